@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,35 +114,44 @@ def test_a_calibration_of_another_budget_is_refused(
     ],
 )
 def test_what_does_not_fit_is_done_again_in_halves_from_its_beginning(error: Exception) -> None:
-    tried: list[int] = []
-
-    def work(size: int) -> str:
-        tried.append(size)
-        if size > 8:
-            raise error
-        return "done"
-
-    batch = PhysicalBatch(50)
-    assert batch.fit(work) == "done"
-    assert tried == [50, 25, 12, 6]
-    assert batch.fit(work) == "done"
-    assert tried[-1] == 6  # and not from 50 again
+    tried, batch = [], PhysicalBatch(50)
+    for _ in range(2):
+        for attempt in batch.attempts():
+            with attempt as size:
+                tried.append(size)
+                if size > 8:
+                    raise error
+    assert tried == [50, 25, 12, 6, 6]  # and not from 50 again
 
 
 def test_other_faults_and_one_example_too_large_are_faults() -> None:
-    def fail(error: Exception) -> Callable[[int], None]:
-        def work(size: int) -> None:
-            raise error
-
-        return work
+    def fail(batch: PhysicalBatch, error: Exception) -> None:
+        for attempt in batch.attempts():
+            with attempt:
+                raise error
 
     assert not out_of_memory(RuntimeError("shapes differ"))
     with pytest.raises(RuntimeError, match="shapes differ"):
-        PhysicalBatch(8).fit(fail(RuntimeError("shapes differ")))
+        fail(PhysicalBatch(8), RuntimeError("shapes differ"))
     batch = PhysicalBatch(8)
     with pytest.raises(MemoryError):
-        batch.fit(fail(MemoryError()))
+        fail(batch, MemoryError())
     assert batch.size == 1
+
+
+def test_what_did_not_fit_is_let_go_before_the_next_attempt() -> None:
+    def work(size: int) -> None:
+        tensor = torch.zeros(size)
+        left.append(weakref.ref(tensor))
+        raise MemoryError
+
+    left: list[weakref.ref[torch.Tensor]] = []
+    for attempt in PhysicalBatch(2).attempts():
+        with attempt as size:
+            assert all(held() is None for held in left)
+            if size == 2:
+                work(size)
+    assert len(left) == 1
 
 
 LIMITED = """

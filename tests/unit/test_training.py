@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import read_run, run_folder, write_run
 from clipnoise.run.setup import sampler
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.run.train import Outcome, train
+from clipnoise.run.train import Outcome, Run, train
 
 METHODS: list[dict[str, Any]] = [
     {"id": "sgd", "learning_rate": 0.5},
@@ -71,6 +72,23 @@ def test_a_run_repeats_bit_for_bit_whatever_ran_before(method: dict[str, Any], c
     torch.manual_seed(12345)
     assert measured(go(spec(method), cache)) == first
     assert measured(go(spec(method, seed=2), cache)) != first
+
+
+def test_four_calls_lead_from_a_step_to_a_clipped_sum(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.prepare(spec(), cache, "cpu", noise_multiplier=1.0)
+    kind, called = type(run.engine), []
+    original = kind.clipped_sum
+
+    def clipped_sum(engine: Any, *arguments: Any) -> torch.Tensor:
+        names = [frame.name for frame in traceback.extract_stack()[:-1]]
+        called.append(names[names.index("step") + 1 :])
+        return original(engine, *arguments)
+
+    monkeypatch.setattr(kind, "clipped_sum", clipped_sum)
+    run.step(run.sampler.sample())
+    assert called == [["step", "clipped_sum", "logical_sum"]]  # and then the engine's
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["id"])

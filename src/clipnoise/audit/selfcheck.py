@@ -262,14 +262,13 @@ def _memory(device: str) -> str:
         return "not tried: a CPU's memory has no limit of its own"
     free, _ = torch.cuda.mem_get_info()
     physical = PhysicalBatch(8)
-
-    def work(size: int) -> int:
-        torch.empty(size * (free // 3), dtype=torch.uint8, device=device)
-        return size
-
-    fitted = physical.fit(work)
-    if fitted != 2:
-        raise _CheckFailedError(f"8 pieces of a third of the memory were cut to {fitted}, not 2")
+    for attempt in physical.attempts():
+        with attempt as size:
+            torch.empty(size * (free // 3), dtype=torch.uint8, device=device)
+    if physical.size != 2:
+        raise _CheckFailedError(
+            f"8 pieces of a third of the memory were cut to {physical.size}, not 2"
+        )
     return "cut from 8 to 2 pieces, each a third of what is free"
 
 

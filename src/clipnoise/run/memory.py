@@ -7,12 +7,10 @@ import gc
 import logging
 import resource
 import sys
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from clipnoise.errors import out_of_memory, reason
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -28,29 +26,43 @@ def peak_megabytes(device: str) -> float:
 
 
 class PhysicalBatch:
-    """How many examples are in memory at once; halved permanently when that many do not fit."""
+    """How many examples are in memory at once; halved permanently when that many do not fit.
+
+    Work on a batch is tried until it fits, with pieces of at most `size` examples:
+
+        for attempt in physical.attempts():
+            with attempt as size:
+                total = work(size)
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self._lacking: str | None = None
 
-    def fit(self, work: Callable[[int], T]) -> T:
-        """Process a batch in pieces; start again with smaller pieces when memory runs out.
+    def attempts(self) -> Iterator[AbstractContextManager[int, bool | None]]:
+        """Yield an attempt until one fits; each starts from the beginning.
 
-        Args:
-            work: called with the largest size of a piece; must change nothing before it returns.
+        What is done in it must change nothing before its end.
 
-        Raises:
-            RuntimeError: not even one example fits, or the error is not about memory.
-            MemoryError: not even one example fits.
+        Yields:
+            A context that gives the largest size of a piece, and ends quietly where memory runs
+            out. It raises where the error is not about memory, or not even one example fits.
         """
         while True:
-            try:
-                return work(self.size)
-            except (MemoryError, RuntimeError) as error:
-                if self.size == 1 or not out_of_memory(error):
-                    raise
-                why = reason(error, otherwise="no memory left")
-            self._halve(why)  # outside `except`: the error no longer keeps the step's tensors
+            self._lacking = None
+            yield self._attempt()
+            if self._lacking is None:
+                return
+            self._halve(self._lacking)  # here, where no error keeps the step's tensors any more
+
+    @contextmanager
+    def _attempt(self) -> Iterator[int]:
+        try:
+            yield self.size
+        except (MemoryError, RuntimeError) as error:
+            if self.size == 1 or not out_of_memory(error):
+                raise
+            self._lacking = reason(error, otherwise="no memory left")
 
     def _halve(self, why: str) -> None:
         self.size //= 2

@@ -236,11 +236,11 @@ class Trainer:
                 clipping = replace(clipping, group_size=self.units.size, groups=groups)
             engine, population = self.units.engine, self.units.population
             views = self.procedure.training.views
-            share = self.physical.fit(
-                lambda size: self.sums(
-                    LogicalBatch(engine, population, batch, clipping, size, views)
-                )
-            )
+            for attempt in self.physical.attempts():
+                with attempt as size:
+                    share = self.sums(
+                        LogicalBatch(engine, population, batch, clipping, size, views)
+                    )
             return ClippedSum(self.ranks.total(share))
 
         variance, gradient = self.noise.row_norm_squared(t), self._public_gradient(t)
