@@ -1,11 +1,12 @@
 """Measure a step that one process or several take together: time, memory, bytes sent.
 
-    python benchmarks/ranks.py                       # every network, one process and two
+    python benchmarks/ranks.py                       # vit and bert-base, one process and two
     python benchmarks/ranks.py --only lora --steps 3
 
 Weights and data are random. Each measurement has processes of its own, of one thread each, and the
 numbers of processes take turns, so that other load on the machine affects all of them alike. Wall
 time says nothing where other programs use the cores; processor time is then what can be compared.
+Rows of ranks.csv for networks that are not measured stay, and ranks.md is made from all of them.
 """
 
 from __future__ import annotations
@@ -19,21 +20,49 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import torch
 from networks import CASES, Case
 
 import clipnoise
 from clipnoise.data.signature import Signature
+from clipnoise.run.provenance import hardware
 from clipnoise.run.ranks import Ranks, started
 
 WORDS = Signature("tokens", (128,), 2, vocabulary=28_996)
 LORA = {"pretrained": False, "train": "lora", "dropout": 0.0}
-NETWORKS = {
-    **{name: CASES[name] for name in CASES if name.startswith(("vit", "bert-base"))},
-    "bert-base, lora": Case("bert-base", WORDS, LORA),
-}
+NETWORKS = {**CASES, "bert-base, lora": Case("bert-base", WORDS, LORA)}
 PROCESSES = (1, 2)
+
+PAGE = """\
+# A step that processes take together
+
+One process of one thread, or two of one thread each, take the same steps of DP-Adam, batches \
+and noise included. Wall time and processor time are those of a step: the median of the slower \
+process, and the median over rounds in which the numbers of processes take turns. The ratio is \
+that of wall time to one process; it means something only on a machine that does nothing else. \
+Memory is the most that a process has held, Python and torch included; bytes are those that all \
+processes together have sent in a step. `python benchmarks/ranks.py` makes this page.
+
+{table}
+"""
+HEADINGS = {
+    "network": "network",
+    "trained": "trained parameters",
+    "parameters": "parameters",
+    "batch": "batch",
+    "processes": "processes",
+    "wall": "wall time (s)",
+    "ratio": "ratio",
+    "cpu": "processor time of each (s)",
+    "peak_mb": "memory of each (MB)",
+    "sent": "bytes sent",
+    "load": "load before",
+    "machine": "machine",
+}
 
 
 @dataclass(frozen=True)
@@ -44,14 +73,14 @@ class Steps:
         wall, cpu: seconds of the median step, of the clock and of processors.
         peak_mb: the most memory that the process has held, 10^6 bytes.
         sent: bytes that all processes together have sent in a step.
-        all_parameters, trained: numbers of parameters.
+        parameters, trained: numbers of parameters, all and trained ones.
     """
 
     wall: float
     cpu: float
     peak_mb: float
     sent: int
-    all_parameters: int
+    parameters: int
     trained: int
 
 
@@ -81,17 +110,15 @@ def measure(ranks: Ranks, name: str, batch: int, steps: int) -> list[Steps]:
         now = time.perf_counter(), time.process_time()
         walls.append(now[0] - mark[0])
         cpus.append(now[1] - mark[1])
-        sent.append(training._trainer.ranks.sent)
+        sent.append(training.bytes_sent)
         mark = now
-    counts = [parameter.numel() for parameter in network.parameters()]
-    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     own = Steps(
         wall=statistics.median(walls[1:]),  # the first one begins with what a process sets up once
         cpu=statistics.median(cpus[1:]),
         peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
         sent=(sent[-1] - sent[0]) // (len(sent) - 1),
-        all_parameters=sum(counts),
-        trained=trained,
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        trained=sum(p.numel() for p in network.parameters() if p.requires_grad),
     )
     return ranks.each(own)
 
@@ -108,15 +135,73 @@ def apart(name: str, processes: int, batch: int, steps: int) -> list[Steps]:
     words = ["--one", name, str(processes), "--batch", str(batch), "--steps", str(steps)]
     threads = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, __file__, *words], env=threads, capture_output=True, text=True, check=True
+        [sys.executable, __file__, *words], env=threads, stdout=subprocess.PIPE, check=True
     )
     return [Steps(**found) for found in json.loads(done.stdout.splitlines()[-1])]
 
 
+def compared(name: str, batch: int, steps: int, rounds: int) -> list[dict[str, Any]]:
+    """Return a row for each number of processes, medians over rounds in which they take turns."""
+    load = os.getloadavg()[0]
+    found: dict[int, list[list[Steps]]] = {count: [] for count in PROCESSES}
+    for _ in range(rounds):
+        for count in PROCESSES:
+            found[count].append(apart(name, count, batch, steps))
+    walls = {
+        count: [max(each.wall for each in ranks) for ranks in measured]
+        for count, measured in found.items()
+    }
+    rows = []
+    for count, measured in found.items():
+        ratios = [wall / alone for wall, alone in zip(walls[count], walls[1], strict=True)]
+        of_each = [each for ranks in measured for each in ranks]
+        rows.append(
+            {
+                "network": name,
+                "trained": of_each[0].trained,
+                "parameters": of_each[0].parameters,
+                "batch": batch,
+                "processes": count,
+                "wall": round(statistics.median(walls[count]), 3),
+                "ratio": round(statistics.median(ratios), 2),
+                "cpu": round(statistics.median(max(e.cpu for e in r) for r in measured), 3),
+                "peak_mb": round(max(each.peak_mb for each in of_each)),
+                "sent": of_each[0].sent,
+                "load": round(load, 1),
+                "machine": hardware("cpu")["cpu"],
+            }
+        )
+    return rows
+
+
+def write(rows: list[dict[str, Any]], folder: Path) -> None:
+    """Replace the rows of networks that were measured, and write the page of all rows."""
+    path, table = folder / "ranks.csv", pd.DataFrame(rows)
+    if path.exists():
+        before = pd.read_csv(path)
+        table = pd.concat([before[~before["network"].isin(table["network"])], table])
+    table.to_csv(path, index=False)
+    shown = [" | ".join(HEADINGS.values()), " | ".join("---" for _ in HEADINGS)]
+    shown += [" | ".join(shown_value(row[key]) for key in HEADINGS) for _, row in table.iterrows()]
+    lines = "\n".join(f"| {line} |" for line in shown)
+    (folder / "ranks.md").write_text(PAGE.format(table=lines))
+
+
+def shown_value(value: Any) -> str:
+    """Return a value as the page has it; whole numbers with separators."""
+    return value if isinstance(value, str) else f"{value:,}"
+
+
 def main() -> None:
-    """Print a line for each network and number of processes, medians over the rounds."""
+    """Measure the networks and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="networks whose name contains this")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=["vit", "bert-base"],
+        help="networks whose names contain one of these",
+    )
     parser.add_argument("--batch", type=int, default=16, help="expected batch size")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each kind")
@@ -125,23 +210,13 @@ def main() -> None:
     if given.one is not None:
         one(given.one[0], int(given.one[1]), given.batch, given.steps)
         return
-    print("load", *(f"{load:.1f}" for load in os.getloadavg()), "cores", os.cpu_count())
-    for name in (name for name in NETWORKS if given.only in name):
-        found: dict[int, list[list[Steps]]] = {count: [] for count in PROCESSES}
-        for _ in range(given.rounds):
-            for count in PROCESSES:
-                found[count].append(apart(name, count, given.batch, given.steps))
-        for count, rounds in found.items():
-            wall = statistics.median(max(each.wall for each in ranks) for ranks in rounds)
-            cpu = statistics.median(max(each.cpu for each in ranks) for ranks in rounds)
-            peak = max(each.peak_mb for ranks in rounds for each in ranks)
-            first = rounds[0][0]
-            print(
-                f"{name}: {count} of 1 thread: {1000 * wall:.0f} ms a step, processor "
-                f"{1000 * cpu:.0f} ms a process, at most {peak:,.0f} MB a process, "
-                f"{first.sent:,} bytes sent; {first.trained:,} of {first.all_parameters:,} "
-                "parameters trained"
-            )
+    given.output.mkdir(parents=True, exist_ok=True)
+    for name in NETWORKS:
+        if any(part in name for part in given.only):
+            print(name, file=sys.stderr, flush=True)
+            rows = compared(name, given.batch, given.steps, given.rounds)
+            write(rows, given.output)  # at once: a measurement can take long
+    print(given.output / "ranks.md")
 
 
 if __name__ == "__main__":

@@ -395,6 +395,11 @@ class PrivateTraining:
         return self._trainer.physical.size
 
     @property
+    def bytes_sent(self) -> int:
+        """Bytes of vectors that all processes together have sent so far; 0 for one process."""
+        return self._trainer.ranks.sent
+
+    @property
     def spent(self) -> float:
         """ε of the first t steps; infinite where nothing is protected.
 
