@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import shlex
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from budgets import flat_budget
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
@@ -20,6 +24,7 @@ from clipnoise.privacy.accountants.selection import (
     selected_epsilon,
     selected_profile,
 )
+from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.trials import DrawnTrials
 
 Array = NDArray[np.float64]
@@ -204,3 +209,33 @@ def test_a_run_after_the_search_costs_more_and_a_larger_delta_less() -> None:
 def test_a_law_that_is_none_is_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         parse(DrawnTrials, values)
+
+
+@pytest.mark.parametrize(
+    ("trials", "target", "rate", "steps"),
+    [(LAWS[0], 0.5, 0.1, 40), pytest.param(LAWS[4], 2.0, 0.5, 9, marks=pytest.mark.long)],
+)
+def test_calibrated_noise_meets_the_target_with_the_choice_and_not_much_more(
+    trials: DrawnTrials, target: float, rate: float, steps: int
+) -> None:
+    values: dict[str, Any] = {"epsilon": target, "delta": 1e-5, "sampling_rate": rate}
+    asked = flat_budget(**values, steps=steps, accountant="pld", trials=trials)
+    found = calibrate(asked)
+    run = (found.noise_multiplier, rate, steps)
+    assert 0.98 * target <= selected_epsilon(trials, run, then=run, delta=1e-5) <= target
+    assert found.epsilon == asked.spent(found.noise_multiplier) < 0.9 * target
+    found.verify()
+    alone = calibrate(flat_budget(**values, steps=steps))
+    assert alone.noise_multiplier < found.noise_multiplier
+    too_little = replace(found, noise_multiplier=alone.noise_multiplier)
+    too_little = replace(too_little, epsilon=asked.spent(alone.noise_multiplier))
+    with pytest.raises(UserError, match="above the target"):
+        too_little.verify()
+
+
+def test_the_options_of_a_budget_with_a_choice_describe_it() -> None:
+    law = DrawnTrials(mean=3, shape=0)
+    asked = flat_budget(epsilon=1, delta=1e-5, sampling_rate=0.1, steps=9, trials=law)
+    words = shlex.split(asked.options())
+    given = json.loads(words[words.index("--trials") + 1])
+    assert parse(DrawnTrials, given) == law

@@ -191,6 +191,7 @@ def test_an_override_may_tune_over_another_grid(tmp_path: Path) -> None:
         ({**TUNE, "trials": {"mean": 6}}, "seeds: give one"),
         ({**DRAWN, "trials": {"mean": 0.5}}, "mean"),
         ({**DRAWN, "per": ["dataset"]}, "per: must be every axis"),
+        ({**TUNE, "charge": "included"}, "charge: included needs the law of a drawn number"),
         ({**DRAWN, "at": 3}, "at: not where the number of trials is drawn"),
         ({**DRAWN, "grid": {"steps": [5, 9]}}, "steps: not where the number of trials is drawn"),
         (
@@ -298,6 +299,49 @@ def test_the_statement_of_a_run_has_epsilon_with_and_without_its_search(tmp_path
     assert tune is not None
     assert epsilon_with_tuning(tune.charged, found, choice()) == expected
     assert math.isnan(epsilon_with_tuning(tune.charged, to_plain(without), choice()))
+
+
+def test_an_included_choice_is_covered_by_the_target_of_every_run(tmp_path: Path) -> None:
+    tune = {**DRAWN, "charge": "included"}
+    study = load(tmp_path, tune, models=["logistic"], epsilons=[1], seeds=[1])
+    planned = study.runs[0].spec
+    runs = [spec for search in study.searches.values() for spec in search.runs]
+    budgets = {spec.budget.key for spec in (planned, *runs) if spec.budget}
+    assert len(budgets) == 1  # every trial has the noise of the run
+    assert planned.budget is not None
+    calibration = calibrate(planned.budget)
+    calibration.verify()
+    run = resolve(planned, choice(learning_rate=1.0, clip_norm=1.0))
+    stated = privacy_statement(run, calibration)
+    assert stated.epsilon is not None
+    assert stated.epsilon_with_tuning is not None
+    assert stated.epsilon < 0.98 < stated.epsilon_with_tuning <= stated.epsilon_target == 1
+    assert study.runs[0].tune is not None
+    assert study.runs[0].tune.charged == "drawn"
+
+
+def test_a_choice_that_is_not_included_leaves_no_trace_in_runs_and_budgets(tmp_path: Path) -> None:
+    (first, *_) = load(tmp_path, DRAWN).runs
+    assert "trials" not in to_mapping(first.spec)["privacy"]
+    assert first.spec.budget is not None
+    assert "trials" not in first.spec.budget.options()
+
+
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ({"noise_multiplier": 2.0}, "trials: only with epsilon"),
+        ({"sampler": "cyclic"}, "trials: what a choice costs is known for the sampler 'poisson'"),
+    ],
+)
+def test_a_choice_is_included_only_where_its_cost_is_known(
+    tmp_path: Path, privacy: dict[str, Any], said: str
+) -> None:
+    tune = {**DRAWN, "charge": "included"}
+    epsilons = None if "noise_multiplier" in privacy else [1]
+    with pytest.raises(UserError, match=said) as error:
+        load(tmp_path, tune, privacy=privacy, epsilons=epsilons).runs  # noqa: B018
+    assert "mine.yaml" in str(error.value)
 
 
 def choice(**values: Any) -> Choice:

@@ -230,6 +230,11 @@ class Details(SamplerOptions):
     evaluation_steps: Annotated[
         Sequence[Natural], "Steps, at most T, after which to give the ε spent so far."
     ] = ()
+    trials: Annotated[
+        Mapping[str, Any] | None,
+        options.JsonObject(),
+        "JSON object of the law of a number of trials, whose choice the target covers.",
+    ] = None
 
 
 @options.command()
@@ -301,6 +306,8 @@ def _print_calibration(calibration: Calibration, factor: float) -> None:
     print(f"adjacency, sampler   {calibration.adjacency}, {budget.sampler}")
     for step, spent in calibration.spent.items():
         print(f"ε at step {step:<11}{spent:.6f}")
+    if budget.trials is not None:
+        print(f"ε with the choice    {budget.charged(calibration.noise_multiplier):.6f}")
     others = (*POISSON_ACCOUNTANTS, "per-epoch")  # those to which a participation means the same
     if calibration.adjacency not in ("add-remove", "zero-out") or budget.accountant not in others:
         return  # the other accountants are for adding or removing one example

@@ -17,16 +17,23 @@ from clipnoise.core.schedule import one_number
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability, to_plain, unhashed_at
 from clipnoise.privacy.accountants import ACCOUNTANTS, DEFAULT_ACCOUNTANT, AccountantName
+from clipnoise.privacy.accountants.selection import selected_epsilon
 from clipnoise.privacy.counterfactual import Counterfactual
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.samplers import SamplerName, check_accountant, sampler_class
+from clipnoise.privacy.trials import DrawnTrials
 
 Release = Literal["full", "strict"]
 ONE_SIGMA = (
     "the accountants compose T steps with one σ. A schedule of the method's clip_norm changes the "
     "noise of a step, too, and ε covers it"
+)
+
+WITHOUT_TARGET = (
+    "trials: only with epsilon, of which the choice takes a part; a given noise_multiplier leaves "
+    "nothing to be found"
 )
 
 
@@ -50,6 +57,8 @@ class Privacy:
             adds losses, accuracies and speeds.
         counterfactual: what a diagnosis leaves out: `{noise: 0, clipping: false}`. Such a run is
             not private.
+        trials: the law of the number of trials of a search whose choice the target covers, such
+            as `{mean: 10}`; a search with `charge: included` sets it.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -66,10 +75,13 @@ class Privacy:
     secure_noise: bool = False
     release: Release = "full"
     counterfactual: Annotated[Counterfactual | None, unhashed_at(None)] = None
+    trials: Annotated[DrawnTrials | None, unhashed_at(None)] = None
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ValueError("give exactly one of epsilon and noise_multiplier")
+        if self.trials is not None and self.epsilon is None:
+            raise ValueError(WITHOUT_TARGET)
         if not isinstance(self.delta, str) and self.delta >= 1:
             raise ValueError("delta must be below 1")
         if self.release == "strict" and not self.secure_noise:
@@ -105,6 +117,8 @@ class Budget:
         epsilon, noise_multiplier, delta, accountant, sampler: as in `Privacy`, with δ as a number.
         participation: in which steps an example can take part.
         evaluation_steps: the steps at which to report the ε spent so far.
+        trials: the law of the number of trials of a search whose choice the target covers; each
+            trial has the noise of the run.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -116,6 +130,7 @@ class Budget:
     sampler: SamplerName
     participation: Participation
     evaluation_steps: tuple[Natural, ...] = ()
+    trials: Annotated[DrawnTrials | None, unhashed_at(None)] = None
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise_multiplier is None):
@@ -130,10 +145,25 @@ class Budget:
                 f"{self.sampler!r}, {affected} and {self.accountant!r}."
             )
         self._check_participation()
+        self._check_trials()
         steps, latest = self.participation.steps, max(self.evaluation_steps, default=0)
         if latest > steps:
             raise UserError(
                 f"evaluation_steps: must not exceed steps, which is {steps}, got {latest}."
+            )
+
+    def _check_trials(self) -> None:
+        """Refuse a search whose cost no formula here bounds."""
+        if self.trials is None:
+            return
+        if self.epsilon is None:
+            raise UserError(f"{WITHOUT_TARGET}.")
+        if self.sampler != "poisson" or self.participation.affected_examples > 1:
+            raise UserError(
+                "trials: what a choice costs is known for the sampler 'poisson' and for examples "
+                f"or users; got {self.sampler!r} with {self.participation.affected_examples} "
+                "affected examples. Allowed: the sampler 'poisson', or a search that is not "
+                "included in ε."
             )
 
     def _check_participation(self) -> None:
@@ -189,6 +219,18 @@ class Budget:
             self.accountant, noise_multiplier=noise_multiplier, delta=self.delta, steps=steps
         )
 
+    def charged(self, noise_multiplier: float) -> float:
+        """Bound the ε that the target is of: of the run, and of the choice if that is included.
+
+        Raises:
+            UserError: the accountant cannot bound ε for these values.
+        """
+        given = self.participation
+        if self.trials is None or not given.releases():
+            return self.spent(noise_multiplier)
+        run = (noise_multiplier, given.sampling_rate, given.releases())
+        return selected_epsilon(self.trials, run, then=run, delta=self.delta)
+
     @property
     def label(self) -> str:
         """What is calibrated, in words."""
@@ -197,7 +239,9 @@ class Budget:
             if self.noise_multiplier is None
             else f"σ={self.noise_multiplier:g}"
         )
-        return f"{of}, δ={self.delta:.2g}, {self.participation.steps:g} steps, {self.accountant}"
+        search = "" if self.trials is None else ", choice included"
+        steps = self.participation.steps
+        return f"{of}, δ={self.delta:.2g}, {steps:g} steps, {self.accountant}{search}"
 
     def options(self) -> str:
         """Return the options by which `clipnoise calibrate` computes this budget, for a shell."""
@@ -216,6 +260,7 @@ class Budget:
         words += [f"--examples {given.examples}"] if given.examples else []
         words += [f"--prefix-cost {given.prefix_cost!r}"] if given.prefix_cost > 1 else []
         words += [f"--noise {_in_shell(given.noise)}"] if given.noise else []
+        words += [f"--trials {_in_shell(self.trials)}"] if self.trials else []
         words += [f"--accountant {self.accountant}", f"--sampler {self.sampler}"]
         if self.evaluation_steps:
             words += ["--evaluation-steps", *map(str, sorted(set(self.evaluation_steps)))]
@@ -230,7 +275,7 @@ class Budget:
         return hashlib.sha256(self.options().encode()).hexdigest()[:12]
 
 
-def _in_shell(noise: NoiseCorrelation) -> str:
-    """Return a kind of noise as a JSON object, quoted for a shell."""
-    given = {name: value for name, value in to_plain(noise).items() if value is not None}
+def _in_shell(option: NoiseCorrelation | DrawnTrials) -> str:
+    """Return an option with fields as a JSON object, quoted for a shell."""
+    given = {name: value for name, value in to_plain(option).items() if value is not None}
     return shlex.quote(json.dumps(given, sort_keys=True))

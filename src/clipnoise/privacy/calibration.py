@@ -91,9 +91,10 @@ class Calibration:
                     f"costs ε {correct:.6g}."
                 )
         target = self.budget.epsilon
-        if target is not None and true.epsilon > target * (1 + ROUNDING):
+        charged = 0.0 if target is None else self.budget.charged(self.noise_multiplier)
+        if target is not None and charged > target * (1 + ROUNDING):
             return (
-                f"its noise multiplier, {self.noise_multiplier:.6g}, costs ε {true.epsilon:.6g}, "
+                f"its noise multiplier, {self.noise_multiplier:.6g}, costs ε {charged:.6g}, "
                 f"above the target {target:.6g}."
             )
         if self.adjacency != true.adjacency:
@@ -202,7 +203,8 @@ def calibrate(budget: Budget) -> Calibration:
 
     Returns:
         σ, and ε at the end and at each evaluation step. ε is not above the target and less than
-        1e-3 below it (1e-3 of the target, for targets below 1).
+        1e-3 below it (1e-3 of the target, for targets below 1); where the target covers a choice,
+        this is so of ε with the choice.
 
     Raises:
         UserError: the target cannot be met; the message says what can be.
@@ -238,8 +240,10 @@ def _smallest_sigma(budget: Budget) -> float:
     @cache
     def distance(log_sigma: float) -> float:
         try:
-            value = budget.spent(math.exp(log_sigma))
+            value = budget.charged(math.exp(log_sigma))
         except AccountantError:
+            value = math.inf
+        if value == math.inf:
             return 1.0  # accountants give up where ε is large: look at larger σ
         if target - window < value <= target:
             return 0.0
@@ -262,6 +266,10 @@ def _start(budget: Budget) -> tuple[float, float]:
     Numerical accountants take long for each σ and agree with RDP to a tenth of σ or so.
     """
     anywhere = 0.0, math.log(2)
+    if budget.trials is not None:  # ε is close to inversely proportional to σ
+        alone = _smallest_sigma(replace(budget, trials=None, accountant="rdp"))
+        assert budget.epsilon is not None
+        return math.log(alone * max(1.0, budget.charged(alone) / budget.epsilon)), 0.07
     if budget.accountant not in NUMERICAL:
         return anywhere
     try:
@@ -287,12 +295,12 @@ def _bracket(
     low = high = start
     while distance(high) > 0:
         if high == math.log(LARGEST_SIGMA):
-            raise _unreachable(budget, "least", budget.spent(LARGEST_SIGMA))
+            raise _unreachable(budget, "least", budget.charged(LARGEST_SIGMA))
         further = start + max(step, 3 * (high - start))
         low, high = high, min(further, math.log(LARGEST_SIGMA))
     while distance(low) < 0:
         if low <= math.log(SMALLEST_SIGMA):
-            raise _unreachable(budget, "most", budget.spent(SMALLEST_SIGMA))
+            raise _unreachable(budget, "most", budget.charged(SMALLEST_SIGMA))
         low, high = low - step, low
     return low, high
 

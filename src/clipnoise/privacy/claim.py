@@ -12,7 +12,7 @@ from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
 from clipnoise.privacy.budget import Privacy, Release
 from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.draws import REACH
-from clipnoise.privacy.mechanism import Mechanism
+from clipnoise.privacy.mechanism import ADDITIVE, Mechanism
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.profile import PrivacyProfile
 from clipnoise.privacy.samplers import SamplerName
@@ -41,7 +41,6 @@ SEARCH = (
     "sees this run and what was chosen for it, and neither the number of trials, nor the other "
     "trials, nor their scores, nor the seed of the search."
 )
-ADDITIVE = ("add-remove", "add-remove-user", "zero-out")
 
 
 def covered_by_epsilon(adjacency: Adjacency, unit: str, class_weights: Sequence[float] = ()) -> str:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     import torch
 
+ADDITIVE = ("add-remove", "add-remove-user", "zero-out")  # what the cost of a search is about
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(Sampling):
@@ -133,6 +135,11 @@ class Mechanism(Sampling):
             noise_multiplier: σ on the clipped sum, where it is given.
             at: the steps at which to report the ε spent so far.
         """
+        if privacy.trials is not None and self.adjacency not in ADDITIVE:
+            raise UserError(
+                "privacy.trials: what a choice costs is known for adding or removing an example "
+                f"(or user), and the adjacency is {self.adjacency!r}. Leave it out."
+            )
         return Budget(
             epsilon=privacy.epsilon,
             noise_multiplier=noise_multiplier,
@@ -141,6 +148,7 @@ class Mechanism(Sampling):
             sampler=self.sampler,
             participation=self.participation,
             evaluation_steps=tuple(at),
+            trials=privacy.trials,
         )
 
     def batches(self, generator: torch.Generator | None) -> Sampler:

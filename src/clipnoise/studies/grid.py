@@ -10,7 +10,7 @@ from typing import Any
 from clipnoise.core.method import Method
 from clipnoise.data.measures import ACCURACY, LOSS, column_of, default_metric, require_metric
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import parse
+from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import example, method_class, methods
 from clipnoise.run.spec import TRAINING, RunSpec, from_mapping
 from clipnoise.studies.file import Panel, as_mapping, called
@@ -215,6 +215,8 @@ class PanelGrid:
         kind, privacy = methods()[setting.values["id"]], dict(self._privacy)
         if setting.epsilon is not None:
             privacy["epsilon"] = setting.epsilon
+        if setting.tune is not None and setting.tune.included is not None:
+            privacy["trials"] = to_plain(setting.tune.included)
         values = {
             "dataset": dataset,
             "model": self._scale.model(_options(setting.model), called(setting.model)),

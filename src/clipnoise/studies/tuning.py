@@ -27,7 +27,7 @@ from clipnoise.run.spec import TRAINING, RunSpec, Tuning
 from clipnoise.seeds import derive
 
 Axis = Literal["dataset", "model", "epsilon"]
-Charge = Literal["nothing", "composition", "selection"]
+Charge = Literal["nothing", "composition", "selection", "included"]
 Summary = Mapping[str, Any]
 Range = tuple[Positive, Positive]
 
@@ -63,7 +63,8 @@ class Tune:
         at: the ε of the choice, for runs at any ε.
         times: factors by which what was chosen is multiplied.
         charge: the ε of the search: none, that of publishing all of its runs, or only the best of a
-            random number.
+            random number; or included, so that σ is calibrated for an ε that covers the choice
+            among a drawn number of trials, too.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -103,6 +104,11 @@ class Tune:
     def _check_drawn(self) -> None:
         """Refuse a drawn number of trials that are not runs of one mechanism, each by itself."""
         if self.law is None:
+            if self.charge == "included":
+                raise ValueError(
+                    "charge: included needs the law of a drawn number of trials, such "
+                    "as `trials: {mean: 10}`"
+                )
             return
         if len(self.seeds) != 1:
             raise ValueError("seeds: give one, from which a drawn number of trials follows")
@@ -125,6 +131,11 @@ class Tune:
         """How the report charges the tuning runs: as `charge` says, or as a drawn number."""
         drawn = self.law is not None and self.charge != "composition"
         return "drawn" if drawn else self.charge
+
+    @property
+    def included(self) -> DrawnTrials | None:
+        """The law of the number of trials, if the target ε of every run covers the choice."""
+        return self.law if self.charge == "included" else None
 
     @property
     def parameters(self) -> tuple[str, ...]:
