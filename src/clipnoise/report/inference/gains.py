@@ -18,7 +18,8 @@ and N examples estimates it. The analysis of variance gives its variance as
 because V_A estimates σ_a²/S + σ_ab²/(SN), V_B estimates σ_b²/N + σ_ab²/(SN), and V_AB the term that
 both contain. V is never taken to be less than V_A or V_B. The seeds after a search are averaged, so
 V_A contains them. V has ν = V² / (V_A²/(S−1) + V_B²/(N−1) + V_AB²/((S−1)(N−1))) degrees of freedom,
-at least S − 1.
+at least S − 1. The intervals are nominal: their coverage is known by simulation, as one of 95% with
+eight searches and 150 examples.
 
 Sources: Searle, Casella and McCulloch, Variance Components, 1992, chapter 4 (crossed effects);
 Satterthwaite, An approximate distribution of estimates of variance components, 1946; Cameron,
@@ -223,7 +224,9 @@ def _drawn(of: Components, others: list[int], own: int, draws: int, seed: int) -
     error = np.sqrt(np.maximum(spread, 0.0) + variance - a)
     top = moved + tested
     small = 1e-12 * np.abs(of.searches).max()
-    return np.divide(top, error, out=np.sign(top) * 1e12 * (np.abs(top) > small), where=error > small)
+    return np.divide(
+        top, error, out=np.sign(top) * 1e12 * (np.abs(top) > small), where=error > small
+    )
 
 
 def _root(covariance: Floats) -> Floats:
