@@ -28,12 +28,13 @@ Gelbach and Miller, Robust inference with multiway clustering, 2011 (the bound b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
-from clipnoise.report.inference.sign_flips import Floats
+from clipnoise.report.inference.sign_flips import Floats, stepwise
 from clipnoise.report.statistics import LEVEL, Interval
 
 DRAWS = 19_999
@@ -172,18 +173,19 @@ def best_in_population(of: Components, *, draws: int = DRAWS, seed: int = 0) -> 
         A p-value per method.
     """
     every = range(len(of.searches))
-    found = []
+    statistics = np.zeros((1 + draws, len(every)))
     for own in every:
         others = [index for index in every if index != own]
-        t = [_ratio(gain(of, index, own)) for index in others]
-        drawn = _drawn(of, others, own, draws, seed).max(axis=1, initial=0.0)
-        reached = int((drawn >= max([0.0, *t]) - 1e-9).sum())
-        found.append((1 + reached) / (1 + len(drawn)))
-    return np.array(found)
+        t = np.array([_ratio(gain(of, index, own)) for index in others])
+        drawn = _drawn(of, others, own, draws, seed)
+        statistics[:, own] = np.vstack([t, drawn]).max(axis=1, initial=0.0)
+    return stepwise(statistics)
 
 
 def _ratio(one: Gain) -> float:
-    return one.mean / one.error if one.error > 0 else float(np.sign(one.mean)) * np.inf
+    if one.error > 0:
+        return one.mean / one.error
+    return math.copysign(math.inf, one.mean) if one.mean else 0.0
 
 
 def _matrices(of: Components) -> tuple[Floats, Floats, Floats]:

@@ -27,7 +27,7 @@ Goeman, Exact testing with random permutations, 2018.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from itertools import combinations
 from typing import TypeVar
 
@@ -43,8 +43,8 @@ ROUNDING = 1e-9
 
 
 def units_needed(alpha: float) -> int:
-    """Return with how many units a method can be excluded at level α: its p-value is ≥ 2^−S."""
-    return int(np.ceil(-np.log2(alpha) - ROUNDING))
+    """Return with how many units anything can be told at level α: no p-value is below 2^(1−S)."""
+    return int(np.ceil(1 - np.log2(alpha) - ROUNDING))
 
 
 def sign_flips(units: int, seed: int = 0) -> Floats:
@@ -64,16 +64,17 @@ def best_p_values(scores: Floats) -> Floats:
     """Test of each method whether it can be the best: multiple comparisons with the best.
 
     The hypothesis of method i is that no other one is better. Its statistic is the largest R of
-    the others over i, or 0 if no mean is higher, and its p-value is the share of flips that reach
-    that. The set of methods with p > α contains the best one with probability ≥ 1 − α. That takes
-    no correction for the number of methods: of the hypotheses only that of the best is true. If
-    several are equally good, the set contains any one of them with this probability.
+    the others over i, or 0 if no mean is higher. With K the methods that are still to be excluded,
+    the one with the largest statistic is excluded if at most a share α of flips has a statistic of
+    any method in K that reaches it; then K is what is left, and so on. So no method that is as good
+    as the best is excluded with probability ≥ 1 − α, however many there are.
 
-    Proof: let i be the best, and E the methods that are as good. If the statistic comes from E,
-    then p is at least the p-value of the same test within E, as the other methods can only raise
-    the maximum of a flip; and that one is at most α with probability ≤ α (see above). This leaves
-    the case that a worse method has the lead that excludes i. For two methods it is covered,
-    because p falls when results of the better one do; for more it is left to the simulation.
+    Proof: let E be the methods that are as good as the best. Before the first of them is excluded,
+    K contains E, and the share falls with K; so it would be excluded with K = E, too. If its
+    statistic comes from another method of E, then this happens with probability ≤ α: flips do not
+    change the joint distribution of the differences in E, and worse methods can only raise the
+    maximum of a flip. This leaves the case that the lead of a worse method excludes it. That is a
+    lead with the wrong sign, and is left to the simulation.
 
     Args:
         scores: of shape (methods, units), finite; higher is better.
@@ -82,20 +83,38 @@ def best_p_values(scores: Floats) -> Floats:
         A p-value per method, 1 for the one with the highest mean.
     """
     signs = sign_flips(scores.shape[1])
-    found = []
-    for own in scores:
-        largest = (signs @ _directions(scores, own).T).max(axis=1)
-        found.append(_share_reaching(np.maximum(largest, 0.0)))
-    return np.array(found)
+    largest = [(signs @ _directions(scores, own).T).max(axis=1) for own in scores]
+    return stepwise(np.maximum(np.array(largest).T, 0.0))
+
+
+def stepwise(statistics: Floats) -> Floats:
+    """Return p-values of hypotheses that are rejected one after the other.
+
+    The hypothesis with the largest statistic comes first; those that are left are tested among
+    themselves.
+
+    Args:
+        statistics: of shape (draws, hypotheses), the first row those of the data.
+
+    Returns:
+        For each hypothesis the share of draws in which one that is left reaches its statistic, or
+        that of one before it if this is larger.
+    """
+    order = np.argsort(statistics[0], kind="stable")  # the smallest first
+    largest = np.maximum.accumulate(statistics[:, order], axis=1)
+    reached = (largest >= statistics[0, order] - ROUNDING).mean(axis=0)
+    shares = np.empty(len(order))
+    shares[order] = np.maximum.accumulate(reached[::-1])[::-1]
+    return shares
 
 
 def adjusted_best(p_values: Mapping[K, Floats]) -> dict[K, Floats]:
     """Adjust the p-values of `best_p_values` for the number of settings.
 
-    Each is multiplied by the number of settings. Then the sets of methods with p > α contain the
-    best one in all settings at once with probability ≥ 1 − α, by the union bound, whatever the
-    settings share. A stepwise procedure would not be sharper: there is a best method, and so a true
-    hypothesis, in every setting.
+    Each is multiplied by the number of settings. Then no method that is as good as the best of its
+    setting is excluded, in all settings at once, with probability ≥ 1 − α, by the union bound,
+    whatever the settings share. A stepwise procedure would not be sharper: there is a best method,
+    and so a true hypothesis, in every setting.
 
     Args:
         p_values: by setting.
@@ -142,20 +161,13 @@ def pairs_apart(settings: Mapping[K, Floats]) -> dict[K, dict[tuple[int, int], f
 
 
 def _stepwise_shares(scores: Floats) -> dict[tuple[int, int], float]:
-    """Return for each pair the share of flips in which a pair that is left reaches its |R|.
-
-    Pairs are left until all with a larger |R| are rejected. Shares do not fall along this order.
-    """
+    """Return for each pair the share of flips in which a pair that is left reaches its |R|."""
     pairs = list(combinations(range(len(scores)), 2))
     if not pairs:
         return {}
     first, second = (scores[list(one)] for one in zip(*pairs, strict=True))
-    sizes = np.abs(sign_flips(scores.shape[1]) @ _directions(first, second).T)
-    order = np.argsort(sizes[0], kind="stable")  # the smallest first
-    largest = np.maximum.accumulate(sizes[:, order], axis=1)
-    reached = (largest >= sizes[0, order] - ROUNDING).mean(axis=0)
-    shares = np.maximum.accumulate(reached[::-1])  # the largest first
-    return {pairs[i]: float(share) for i, share in zip(order[::-1], shares, strict=True)}
+    shares = stepwise(np.abs(sign_flips(scores.shape[1]) @ _directions(first, second).T))
+    return dict(zip(pairs, shares.tolist(), strict=True))
 
 
 def _directions(first: Floats, second: Floats) -> Floats:
@@ -165,9 +177,3 @@ def _directions(first: Floats, second: Floats) -> Floats:
     differences = np.where(np.abs(differences) <= 1e-12 * scale, 0.0, differences)
     size = np.sqrt(differences.shape[-1] * np.square(differences).sum(axis=-1, keepdims=True))
     return np.divide(differences, size, out=np.zeros_like(differences), where=size > 0)
-
-
-def _share_reaching(statistic: Sequence[float] | Floats) -> float:
-    """Return the share of values that reach the first one."""
-    values = np.asarray(statistic)
-    return float((values >= values[0] - ROUNDING).mean())
