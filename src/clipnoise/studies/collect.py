@@ -215,6 +215,7 @@ def _finished(files: RunFiles) -> dict[str, Any]:
         "diagnostics": parse(Recorded, seen, file=SUMMARY, key="diagnostics") if seen else None,
         "chance": Chance(name=levels.pop("name"), levels=levels) if levels else None,
         "confusion": parse(Predicted, told, file=SUMMARY, key="confusion") if told else None,
+        "correct": summary.get("correct"),
     }
 
 

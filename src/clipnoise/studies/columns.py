@@ -212,6 +212,7 @@ RUN_COLUMNS = {
     "confusion": Column(Predicted, "How often each class was predicted on the test split."),
     "profile": Column(PrivacyProfile, "δ by ε, and what follows from it, of the run."),
     "evaluated_examples": Column(int, "Most examples measured before the last evaluation."),
+    "correct": Column(str, "A bit for each test example that is predicted right, in Base64."),
 }
 CURVE_COLUMNS = {
     **IDENTITY,

@@ -195,7 +195,8 @@ class PanelGrid:
     ) -> RunSpec:
         """Return the run of a setting with one configuration of what is tuned, at the first seed.
 
-        A run that tunes has no diagnostics, and no further metric than the one that it chooses by,
+        A run that tunes has no diagnostics, keeps no bits of test examples, and has no further
+        metric than the one that it chooses by,
         so that studies with and without them share it.
         """
         seeds = self._panel.seeds
@@ -206,7 +207,7 @@ class PanelGrid:
         if "epochs" in training or "steps" in training:  # instead of those of the panel
             training = {"epochs": None, "steps": None, **training}
         if chooses_by:
-            training["diagnostics"] = False
+            training |= {"diagnostics": False, "correctness": False}
             seeds = seeds if setting.tune is None else setting.tune.seeds
         dataset = self._scale.dataset(_options(setting.dataset), called(setting.dataset))
         training = {**self._panel.training, **training}
