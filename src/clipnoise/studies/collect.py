@@ -157,6 +157,7 @@ def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
         "configurations": planned.configurations if planned else None,
         "tuning_runs": planned.runs if planned else None,
         "charge": run.tune.charged if run.tune else None,
+        "search": run.search,
     }
 
 

@@ -200,6 +200,7 @@ RUN_COLUMNS = {
     "configurations": Column(int, "Configurations that the search tries."),
     "tuning_runs": Column(int, "Runs of the search."),
     "charge": Column(str, "How the search is charged for."),
+    "search": Column(int, "Which of repeated searches chose for it, from 1; empty for one alone."),
     "epsilon_with_tuning": Column(float, "ε of the run with its search."),
     "tuning_remark": Column(str, "What there is to say of that ε."),
     "choice": Column(FoundChoice, "What the search found."),
