@@ -187,6 +187,8 @@ def test_an_override_may_tune_over_another_grid(tmp_path: Path) -> None:
         ({**TUNE, "charges": "nothing"}, "Did you mean 'charge'"),
         ({"ranges": {"learning_rate": [1, 3]}, "seeds": [11]}, "ranges: give `trials`"),
         ({**TRIALS, "ranges": {"learning_rate": [3, 1]}}, "ranges.learning_rate: give a smallest"),
+        ({**TRIALS, "ranges": {"learning_rate": [[1, 3], [3, 1]]}}, "rate: give a smallest"),
+        ({**TRIALS, "ranges": {"learning_rate": []}}, "ranges.learning_rate"),
         ({**TRIALS, "grid": {f"x{i}": [1] for i in range(5)}}, "trials: at most 6 hyper-parame"),
         ({**TRIALS, "times": {"momentum": 2}}, "times.momentum: is not tuned"),
         ({**TUNE, "trials": {"mean": 6}}, "seeds: give one"),
@@ -269,6 +271,32 @@ def test_a_point_is_anywhere_in_its_range_over_searches() -> None:
     places = [math.log10(tune.configurations(search=n)[0]["rate"]) for n in range(200)]
     assert sum(places) / 200 == pytest.approx(0.5, abs=0.08)
     assert sum(place < 0.1 for place in places) == pytest.approx(20, abs=14)
+
+
+LINEAR = {"kind": "linear", "peak": [1.0, 10.0], "final": 0}
+
+
+def test_trials_divide_themselves_between_the_ranges_of_a_list() -> None:
+    ranges: Any = {"rate": ((0.01, 100.0), LINEAR)}
+    tune = Tune(ranges=ranges, trials=127, seeds=(1,))
+    rates = [one["rate"] for one in tune.configurations()]
+    numbers = [one for one in rates if isinstance(one, float)]
+    peaks = [one["peak"] for one in rates if isinstance(one, dict)]
+    assert len(numbers) + len(peaks) == 127
+    assert abs(len(numbers) - len(peaks)) == 1
+    for values, low, high in ((numbers, 0.01, 100), (peaks, 1, 10)):
+        places = sorted(math.log(value / low) / math.log(high / low) for value in values)
+        assert max(abs(at - (n + 0.5) / len(places)) for n, at in enumerate(places)) < 1 / 60
+    assert all(one == {**LINEAR, "peak": one["peak"]} for one in rates if isinstance(one, dict))
+
+
+def test_a_study_searches_over_a_constant_rate_and_one_that_falls(tmp_path: Path) -> None:
+    tune = {**TRIALS, "ranges": {**RANGES, "learning_rate": [[0.01, 100], LINEAR]}}
+    study = load(tmp_path, tune, models=["logistic"], epsilons=[3])
+    rates = [to_mapping(spec)["method"]["learning_rate"] for spec in study.tuning_runs]
+    assert {type(rate) for rate in rates} == {float, dict}
+    (said,) = set(candidates(study).values())
+    assert "learning_rate [0.01 to 100 or " in said
 
 
 def test_a_drawn_number_of_trials_is_drawn_again_for_each_search(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from clipnoise.run.choice import tuned_values
 from clipnoise.run.spec import to_mapping
 from clipnoise.studies.columns import FoundChoice
 from clipnoise.studies.study import Study
-from clipnoise.studies.tuning import Search, Tune
+from clipnoise.studies.tuning import Search, Tune, alternatives
 
 SPREAD = "scale q99/q1"  # how much the factors of gradients vary over coordinates
 TUNED, NOMINAL = "*", "†"
@@ -78,8 +78,10 @@ def _tried(search: Search, tune: Tune) -> str:
     tried = {}
     for name in search.parameters:
         if name in tune.ranges:
-            ends = tune.ranges[name]
-            tried[name] = shown(ends) if isinstance(ends, dict) else " to ".join(map(shown, ends))
+            tried[name] = " or ".join(
+                shown(ends) if isinstance(ends, dict) else " to ".join(map(shown, ends))
+                for ends in alternatives(tune.ranges[name])
+            )
         else:
             values = dict.fromkeys(shown(row[name]) for row in rows if row[name] is not None)
             tried[name] = ", ".join(values)

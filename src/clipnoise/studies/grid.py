@@ -97,6 +97,12 @@ class PanelGrid:
         self.searches: dict[str, Search] = {}
         self.runs = tuple(self._planned())
 
+    @property
+    def seeds(self) -> set[int]:
+        """The seeds of all of its runs, those of searches among them."""
+        searched = (spec for search in self.searches.values() for spec in search.runs)
+        return {spec.seed for spec in (*(run.spec for run in self.runs), *searched)}
+
     def _expanded(self) -> Iterator[Setting]:
         panel, key = self._panel, f"panels.{self._name}"
         for i, dataset in enumerate(map(as_mapping, panel.datasets)):

@@ -30,6 +30,7 @@ Axis = Literal["dataset", "model", "epsilon"]
 Charge = Literal["nothing", "composition", "selection"]
 Summary = Mapping[str, Any]
 Range = tuple[Positive, Positive]
+Ends = Range | dict[str, Any]  # of a number, or of one number of a schedule
 
 
 def _listed(candidates: Any) -> Any:
@@ -55,7 +56,8 @@ class Tune:
         seeds: of the tuning runs; none is reported. One per search, if `trials` are drawn.
         grid: candidates by hyper-parameter, or by `expected_batch_size`, `epochs` or `steps`; all
             combinations are tried, at the same ε. A schedule has lists in the place of numbers.
-        ranges: the smallest and largest value by hyper-parameter, for `trials`.
+        ranges: the smallest and largest value by hyper-parameter, for `trials`; or a list of such
+            ranges, such as one of numbers and one of a schedule, of which each trial takes one.
         trials: points of a quasi-random sequence, spread evenly over candidates and the logarithms
             of ranges; or the law of a drawn number of points at random, such as `{mean: 10}`.
         searches: how often the search is repeated, independently: these seeds and those of the
@@ -73,7 +75,7 @@ class Tune:
 
     seeds: tuple[Natural, ...]
     grid: dict[str, Candidates] = field(default_factory=dict)
-    ranges: dict[str, Range | dict[str, Any]] = field(default_factory=dict)
+    ranges: dict[str, Ends | tuple[Ends, ...]] = field(default_factory=dict)
     trials: Count | DrawnTrials | None = None
     searches: Count | None = None
     metric: ValidationMetric | None = None
@@ -93,7 +95,8 @@ class Tune:
         if self.ranges and self.trials is None:
             raise ValueError("ranges: give `trials`, the number of points to try in them")
         for name, ends in self.ranges.items():
-            if name in self.grid or not _ascending(_within(ends)[1]):
+            of_each = [_within(one)[1] for one in alternatives(ends)]
+            if name in self.grid or not of_each or not all(map(_ascending, of_each)):
                 raise ValueError(f"ranges.{name}: give a smallest and a largest value, and no grid")
         fixed = sorted({*TRAINING} & {*self.parameters})
         if fixed and (self.at or self.times):
@@ -210,14 +213,24 @@ class Tune:
             if name in self.grid:
                 values[name] = self.grid[name][int(place * len(self.grid[name]))]
             else:
-                ends = self.ranges[name]
+                several = alternatives(self.ranges[name])
+                number = int(place * len(several))
+                ends, within = several[number], place * len(several) - number
                 inside, (low, high) = _within(ends)
-                value = float(f"{low * (high / low) ** place:.3g}")
+                value = float(f"{low * (high / low) ** within:.3g}")
                 values[name] = {**ends, inside: value} if isinstance(ends, dict) else value
         return values
 
 
-def _within(ends: Range | Mapping[str, Any]) -> tuple[str, Range]:
+def alternatives(ends: Ends | tuple[Ends, ...]) -> tuple[Ends, ...]:
+    """Return the ranges that a hyper-parameter has; one, unless a list of ranges is given."""
+    if isinstance(ends, dict):
+        return (ends,)
+    ranges = tuple(one for one in ends if not isinstance(one, int | float))
+    return ranges if len(ranges) == len(ends) else ((float(ends[0]), float(ends[1])),)
+
+
+def _within(ends: Ends) -> tuple[str, Range]:
     """Return the ends of a range, and which number of a schedule they are of, if of one."""
     if not isinstance(ends, Mapping):
         return "", ends
