@@ -237,7 +237,20 @@ PUBLISHED = {  # a row per run, for others
     "hash": RUN_COLUMNS["hash"],
     "commit": RUN_COLUMNS["git_commit"],
 }
-ALL = {**RUN_COLUMNS, **CURVE_COLUMNS, **MEASURED, **PUBLISHED}
+LEAGUE = {  # a row per run of a task of the league
+    **{
+        name: RUN_COLUMNS[name]
+        for name in (
+            *(name for name in IDENTITY if name != "budget"),
+            *("status", "claim", "accountant", "sampler", "adjacency", "epsilon_achieved", "delta"),
+            *("noise_multiplier", "search", "validation_accuracy", "test_accuracy", "chance"),
+            *("test_examples", "correct", "hyperparameters", "cpu_seconds", "seconds", "cpu"),
+            *("git_commit", "data_digest"),
+        )
+    },
+    "training_code": Column(str, "Digest of the code that trains the method on any data."),
+}
+ALL = {**RUN_COLUMNS, **CURVE_COLUMNS, **MEASURED, **PUBLISHED, **LEAGUE}
 NESTED = frozenset(name for name, column in ALL.items() if is_dataclass(column.kind))
 
 
