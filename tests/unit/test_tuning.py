@@ -35,6 +35,7 @@ TUNE: dict[str, Any] = {"grid": GRID, "seeds": [11, 12]}
 RANGES = {"learning_rate": [0.01, 100], "clip_norm": [0.1, 10]}
 DRAWN: dict[str, Any] = {**TUNE, "trials": {"mean": 6}, "seeds": [11]}
 TRIALS: dict[str, Any] = {"ranges": RANGES, "trials": 8, "seeds": [11]}
+REPEATED: dict[str, Any] = {**TRIALS, "searches": 3, "seeds": [11, 12, 13]}
 
 
 def load(folder: Path, tune: dict[str, Any] | None = None, **changes: Any) -> Study:
@@ -186,12 +187,16 @@ def test_an_override_may_tune_over_another_grid(tmp_path: Path) -> None:
         ({**TUNE, "charges": "nothing"}, "Did you mean 'charge'"),
         ({"ranges": {"learning_rate": [1, 3]}, "seeds": [11]}, "ranges: give `trials`"),
         ({**TRIALS, "ranges": {"learning_rate": [3, 1]}}, "ranges.learning_rate: give a smallest"),
+        ({**TRIALS, "ranges": {"learning_rate": [[1, 3], [3, 1]]}}, "rate: give a smallest"),
+        ({**TRIALS, "ranges": {"learning_rate": []}}, "ranges.learning_rate"),
         ({**TRIALS, "grid": {f"x{i}": [1] for i in range(5)}}, "trials: at most 6 hyper-parame"),
         ({**TRIALS, "times": {"momentum": 2}}, "times.momentum: is not tuned"),
         ({**TUNE, "trials": {"mean": 6}}, "seeds: give one"),
         ({**DRAWN, "trials": {"mean": 0.5}}, "mean"),
         ({**DRAWN, "per": ["dataset"]}, "per: must be every axis"),
         ({**TUNE, "charge": "included"}, "charge: included needs the law of a drawn number"),
+        ({**REPEATED, "seeds": [11, 12]}, "seeds: give a multiple of 3, the number of searches; 2"),
+        ({**REPEATED, "searches": 2, "seeds": [11, 12]}, "panels.one.seeds: give a multiple of 2"),
         ({**DRAWN, "at": 3}, "at: not where the number of trials is drawn"),
         ({**DRAWN, "grid": {"steps": [5, 9]}}, "steps: not where the number of trials is drawn"),
         (
@@ -207,6 +212,110 @@ def test_a_mistake_in_what_is_tuned_names_the_place(
     with pytest.raises(UserError, match=message) as error:
         load(tmp_path, tune).runs  # noqa: B018
     assert "mine.yaml" in str(error.value)
+
+
+SIX = [1, 2, 3, 4, 5, 6]
+
+
+def test_repeated_searches_share_no_seed_no_point_and_no_reported_run(tmp_path: Path) -> None:
+    study = load(tmp_path, REPEATED, seeds=SIX, models=["logistic"], epsilons=[3])
+    assert len(study.searches) == 3
+    tried, seeds = set(), set()
+    for search in study.searches.values():
+        assert len(search.configurations) == 8
+        seeds |= {frozenset(spec.seed for spec in search.runs)}
+        tried |= {
+            tuned_values(to_mapping(spec), ["clip_norm"])["clip_norm"] for spec in search.runs
+        }
+    assert seeds == {frozenset({11}), frozenset({12}), frozenset({13})}
+    assert len(tried) == 3 * 8
+    assert [(run.search, run.spec.seed) for run in study.runs] == [
+        (1, 1), (1, 2), (2, 3), (2, 4), (3, 5), (3, 6)
+    ]  # fmt: skip
+    keys = [run.spec.tuning.key for run in study.runs if run.spec.tuning]
+    assert keys == [key for key in study.searches for _ in range(2)]
+    assert len({run.spec.hash for run in study.runs}) == 6
+
+
+def test_a_search_is_the_same_whatever_comes_after_it(tmp_path: Path) -> None:
+    one = {**REPEATED, "searches": 1, "seeds": [11]}
+    alone = load(tmp_path, one, seeds=[1, 2], models=["logistic"])
+    first = {run.spec.hash for run in alone.runs}
+    of_three = load(tmp_path, REPEATED, seeds=SIX, models=["logistic"])
+    assert {run.spec.hash for run in of_three.runs if run.search == 1} == first
+
+
+def test_methods_of_a_panel_are_searched_at_the_same_places(tmp_path: Path) -> None:
+    methods = [{"id": name, "tune": REPEATED} for name in ("dp-sgd", "disk")]
+    study = load(tmp_path, seeds=SIX, models=["logistic"], epsilons=[3], methods=methods)
+    rates: dict[str, list[float]] = {"dp-sgd": [], "disk": []}
+    for spec in study.tuning_runs:
+        rates[spec.method.id].append(to_mapping(spec)["method"]["learning_rate"])
+    assert rates["dp-sgd"] == rates["disk"]
+
+
+@pytest.mark.parametrize("search", [0, 1, 2])
+def test_shifted_points_stay_in_their_ranges_and_fall_evenly(search: int) -> None:
+    ranges = {"rate": (0.01, 100.0)}
+    tune = Tune(grid={"gamma": (1, 2)}, ranges=ranges, trials=64, seeds=(1, 2, 3), searches=3)
+    tried = tune.configurations(search=search)
+    places = sorted((math.log10(one["rate"]) + 2) / 4 for one in tried)
+    assert 0 <= places[0] <= places[-1] <= 1
+    assert max(abs(place - (n + 0.5) / 64) for n, place in enumerate(places)) < 2.5 / 64
+    assert sum(one["gamma"] == 1 for one in tried) == pytest.approx(32, abs=3)
+
+
+def test_a_point_is_anywhere_in_its_range_over_searches() -> None:
+    """The mean of a place that is uniform on [0, 1) over 200 searches has a deviation of 0.02."""
+    ranges = {"rate": (1.0, 10.0)}
+    tune = Tune(ranges=ranges, trials=1, seeds=tuple(range(200)), searches=200)
+    places = [math.log10(tune.configurations(search=n)[0]["rate"]) for n in range(200)]
+    assert sum(places) / 200 == pytest.approx(0.5, abs=0.08)
+    assert sum(place < 0.1 for place in places) == pytest.approx(20, abs=14)
+
+
+LINEAR = {"kind": "linear", "peak": [1.0, 10.0], "final": 0}
+
+
+def test_trials_divide_themselves_between_the_ranges_of_a_list() -> None:
+    ranges: Any = {"rate": ((0.01, 100.0), LINEAR)}
+    tune = Tune(ranges=ranges, trials=127, seeds=(1,))
+    rates = [one["rate"] for one in tune.configurations()]
+    numbers = [one for one in rates if isinstance(one, float)]
+    peaks = [one["peak"] for one in rates if isinstance(one, dict)]
+    assert len(numbers) + len(peaks) == 127
+    assert abs(len(numbers) - len(peaks)) == 1
+    for values, low, high in ((numbers, 0.01, 100), (peaks, 1, 10)):
+        places = sorted(math.log(value / low) / math.log(high / low) for value in values)
+        assert max(abs(at - (n + 0.5) / len(places)) for n, at in enumerate(places)) < 1 / 60
+    assert all(one == {**LINEAR, "peak": one["peak"]} for one in rates if isinstance(one, dict))
+
+
+def test_a_study_searches_over_a_constant_rate_and_one_that_falls(tmp_path: Path) -> None:
+    tune = {**TRIALS, "ranges": {**RANGES, "learning_rate": [[0.01, 100], LINEAR]}}
+    study = load(tmp_path, tune, models=["logistic"], epsilons=[3])
+    rates = [to_mapping(spec)["method"]["learning_rate"] for spec in study.tuning_runs]
+    assert {type(rate) for rate in rates} == {float, dict}
+    (said,) = set(candidates(study).values())
+    assert "learning_rate [0.01 to 100 or " in said
+
+
+def test_a_drawn_number_of_trials_is_drawn_again_for_each_search(tmp_path: Path) -> None:
+    drawn = {**DRAWN, "searches": 3, "seeds": [11, 12, 13]}
+    study = load(tmp_path, drawn, seeds=SIX, models=["logistic"], epsilons=[3])
+    alone = load(tmp_path, DRAWN, seeds=[1], models=["logistic"], epsilons=[3])
+    assert len(study.searches) == 3
+    assert next(iter(alone.searches)) == next(iter(study.searches))
+
+
+def test_a_smaller_scale_keeps_the_first_searches(tmp_path: Path) -> None:
+    scale = tmp_path / "scales" / "tiny.yaml"
+    scale.parent.mkdir()
+    scale.write_text("watermark: tiny\nseeds: 3\n")
+    whole = load(tmp_path, REPEATED, seeds=SIX, models=["logistic"], epsilons=[3])
+    small = load_study(whole.path, scale)
+    assert [(run.search, run.spec.seed) for run in small.runs] == [(1, 1), (1, 2), (2, 3)]
+    assert len(small.searches) == 2
 
 
 def test_trials_whose_number_is_drawn_are_runs_with_a_seed_each(tmp_path: Path) -> None:

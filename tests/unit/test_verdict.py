@@ -309,3 +309,17 @@ def test_many_choices_are_counted(tmp_path: Path) -> None:
     heads = ["method", "choices", "clear", "tied", "at an edge", "not made yet", "median lead"]
     assert table.heads == heads
     assert table.rows == [[["dp-sgd"], ["40"], ["10"], ["30"], ["0"], ["0"], ["1.00"]]]
+
+
+def test_the_choice_of_each_of_repeated_searches_is_a_choice(tmp_path: Path) -> None:
+    rows = [
+        {**run_row(seed=2 * search + again), **tuned(scores, []), "search": search + 1}
+        for search, scores in enumerate(((0.9, 0.8), (0.9, 0.89)))
+        for again in range(2)
+    ]
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
+    rows_shown = choices_data(runs).table.rows
+    assert [(row[0][0], row[-1][0]) for row in rows_shown] == [
+        ("ε = 1, search 1", "clear"),
+        ("ε = 1, search 2", "tied"),
+    ]

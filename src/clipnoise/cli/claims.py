@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from clipnoise.cli import options
 from clipnoise.errors import unknown
-from clipnoise.studies.study import PUBLISHED, Study, comparisons, load_study, names_below
+from clipnoise.studies.study import PUBLISHED, Study, comparisons, load_study, studies_of_papers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ def claims(
     deviations are printed, each claim comes with the number of seeds that it takes to see it hold.
     The reports of the studies judge the same claims by results.
     """
-    names = names_below(studies, "*/*.yaml")
+    names = studies_of_papers(studies)
     papers = dict.fromkeys(name.partition("/")[0] for name in names)
     if paper is not None and paper not in (*papers, *names):
         raise unknown("paper", paper, [*papers, *names])

@@ -26,6 +26,7 @@ USERS = _files(
     inventory="data methods models weights",
     keys="report-items",
     judge="judge",
+    league="league",
     mlflow="mlflow-sync mlflow-ui",
     new="new",
     predict="predict",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clipnoise.papers.base import experiments
 from clipnoise.studies.fidelity import Fidelity, fidelity_files, read_fidelity
-from clipnoise.studies.study import load_study, names_below
+from clipnoise.studies.study import load_study, studies_of_papers
 
 NUMBERS = {
     "compared": "compared",
@@ -37,7 +37,7 @@ def paper_pages(studies: Path, published: Path) -> dict[str, str]:
 
 def _claims(studies: Path) -> Iterator[tuple[str, str, str]]:
     """Yield artefact, text and source of every claim."""
-    for name in names_below(studies, "*/*.yaml"):
+    for name in studies_of_papers(studies):
         for claim in (placed.claim for placed in load_study(studies / f"{name}.yaml").claims):
             against = claim.contradicted and f" Contradicted by the paper: {claim.contradicted}"
             yield name, claim.text + against, claim.source

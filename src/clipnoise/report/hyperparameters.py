@@ -29,7 +29,7 @@ from clipnoise.run.choice import tuned_values
 from clipnoise.run.spec import to_mapping
 from clipnoise.studies.columns import FoundChoice
 from clipnoise.studies.study import Study
-from clipnoise.studies.tuning import Search, Tune
+from clipnoise.studies.tuning import Search, Tune, alternatives
 
 SPREAD = "scale q99/q1"  # how much the factors of gradients vary over coordinates
 TUNED, NOMINAL = "*", "†"
@@ -78,8 +78,10 @@ def _tried(search: Search, tune: Tune) -> str:
     tried = {}
     for name in search.parameters:
         if name in tune.ranges:
-            ends = tune.ranges[name]
-            tried[name] = shown(ends) if isinstance(ends, dict) else " to ".join(map(shown, ends))
+            tried[name] = " or ".join(
+                shown(ends) if isinstance(ends, dict) else " to ".join(map(shown, ends))
+                for ends in alternatives(tune.ranges[name])
+            )
         else:
             values = dict.fromkeys(shown(row[name]) for row in rows if row[name] is not None)
             tried[name] = ", ".join(values)
@@ -265,7 +267,9 @@ def choices_data(runs: pd.DataFrame) -> ChoicesSection:
     Of more than `MOST` choices the table counts, by method, how many were clear.
     """
     tuned = runs[runs["configurations"].notna()]
-    cells = split(tuned, "panel", "dataset", "model", "label", "budget")
+    searches = tuned["search"].map(lambda one: "" if pd.isna(one) else f", search {one:.0f}")
+    tuned = tuned.assign(search=searches)
+    cells = split(tuned, "panel", "dataset", "model", "label", "budget", "search")
     edges = sum(EDGE in clarity(cell) for _, cell in cells)
     warning = f"WARNING: {edges} of {count(len(cells), 'choice')} at an edge of the grid: {BEYOND}"
     notes = [*([warning] if edges else []), *([SCORES] if cells else [])]
@@ -282,7 +286,7 @@ def _made(cell: pd.DataFrame) -> FoundChoice | None:
 
 
 def _row(key: tuple[str, ...], cell: pd.DataFrame) -> tuple[str, ...]:
-    *place, text = key
+    *place, text, search = key
     made = _made(cell) or FoundChoice()
     show = searched_by(made.metric).show
     found = [(named(json.loads(one.hyperparameters)), show(one.score)) for one in made.best]
@@ -290,7 +294,7 @@ def _row(key: tuple[str, ...], cell: pd.DataFrame) -> tuple[str, ...]:
     edge = f"{EDGE} of {', '.join(made.edges)}"
     remarks = [edge if one == EDGE else one for one in clarity(cell)]
     return (
-        *(*place, budget(text), *best, *runner_up),
+        *(*place, budget(text) + search, *best, *runner_up),
         *(f"{cell['configurations'].iloc[0]:.0f}", str(made.seeds or DASH)),
         *(f"{cell['validation_examples'].iloc[0]:,.0f}", ", ".join(remarks)),
     )

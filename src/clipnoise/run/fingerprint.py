@@ -35,6 +35,15 @@ def fingerprint(spec: RunSpec) -> str:
     return _fingerprint(_roots(spec), facts)
 
 
+def training_code(spec: RunSpec) -> str:
+    """Return the fingerprint of what trains a method, whatever the data and the model are.
+
+    Args:
+        spec: the run; its method, clip rule and noise count.
+    """
+    return _fingerprint((ROOT, *(type(part).__module__ for part in spec.choices)))
+
+
 def _roots(spec: RunSpec) -> tuple[str, ...]:
     parts = (*spec.datasets, spec.model, *spec.choices)
     return (ROOT, *(type(part).__module__ for part in parts))

@@ -331,10 +331,10 @@ def repeat(
     first, second = before.summary["final"], after.summary["final"]
     pairs |= {f"final {name}": (str(first.get(name)), str(second.get(name))) for name in first}
     pairs["model"] = (str(before.summary.get("model")), str(after.summary.get("model")))
-    pairs["confusion"] = (
-        str(before.summary.get("confusion")),
-        str(after.summary.get("confusion")),
-    )
+    pairs |= {
+        name: (str(before.summary.get(name)), str(after.summary.get(name)))
+        for name in ("confusion", "correct")
+    }
     stated, due = before.summary["privacy"], after.summary["privacy"]
     pairs |= {
         f"privacy {name}": (str(stated[name]), str(due.get(name)))

@@ -163,6 +163,7 @@ class Outcome:
             metrics.csv, and its name; empty where it is withheld, or the task has none.
         confusion: how often each class was predicted on the test split, as `Run.confused` returns
             it; empty where it is withheld, or the task has no classes.
+        correct: a bit for each test example, as `packed` returns them, where the run keeps them.
     """
 
     provenance: dict[str, str]
@@ -183,6 +184,7 @@ class Outcome:
     tensors: dict[str, Tensor] | None = None
     chance: dict[str, Any] = field(default_factory=dict)
     confusion: dict[str, Any] = field(default_factory=dict)
+    correct: str | None = None
 
     def get_state(self) -> dict[str, Any]:
         """Return the progress so far as plain data, for a checkpoint."""

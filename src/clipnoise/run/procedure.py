@@ -113,6 +113,8 @@ class Training:
             not weighted.
         evaluate: `{examples: 2000}` measures at most so many of each split before the last
             evaluation.
+        correctness: whether the result says of each test example if it is predicted right; only
+            for classification, and not of the runs of a search.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -129,6 +131,7 @@ class Training:
     save: Annotated[bool, unhashed_at(False)] = False
     class_weights: Annotated[tuple[Positive, ...], unhashed_at(())] = ()
     evaluate: Annotated[Evaluate | None, unhashed_at(None)] = None
+    correctness: Annotated[bool, unhashed_at(False)] = False
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):

@@ -122,6 +122,7 @@ def write_run(
         "diagnostics": outcome.diagnostics,
         "chance": outcome.chance,
         "confusion": outcome.confusion,
+        **({} if outcome.correct is None else {"correct": outcome.correct}),
         **provenance.as_mapping(),
     }
     (folder / SUMMARY).unlink(missing_ok=True)

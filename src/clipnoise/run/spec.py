@@ -90,6 +90,7 @@ class RunSpec(Procedure):
         object.__setattr__(self, "metrics", measured(self.metrics))
         self._check_class_weights()
         self._check_class_scores()
+        self._check_correctness()
         if self.strict:
             self._check_strict()
         if self.public is not None:
@@ -131,6 +132,13 @@ class RunSpec(Procedure):
             raise UserError(
                 f"training.class_weights: {self.method.id} adds features and not gradients of a "
                 "loss, which weights could multiply; leave them out."
+            )
+
+    def _check_correctness(self) -> None:
+        task = self.dataset.signature.task_name
+        if self.training.correctness and task != "classification":
+            raise UserError(
+                f"training.correctness: is for classification; {self.dataset.id} is for {task}."
             )
 
     @property

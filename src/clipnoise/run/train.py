@@ -19,6 +19,7 @@ from clipnoise.data.several import call
 from clipnoise.errors import UserError
 from clipnoise.models.pretrained import tensors_digest
 from clipnoise.run.confusion import MOST_CLASSES, Confusion
+from clipnoise.run.correctness import packed
 from clipnoise.run.memory import peak_megabytes
 from clipnoise.run.outcome import Clock, DivergenceError, Metrics, Outcome
 from clipnoise.run.published import tensors_of
@@ -122,6 +123,7 @@ def train(
     outcome.chance = run.chance()
     if outcome.status == "completed":
         outcome.confusion = run.confused()
+        outcome.correct = run.correct
     return outcome
 
 
@@ -173,11 +175,13 @@ class Run(Trainer):
         procedure: everything that can change the result.
         splits: what it trains and is measured on.
         counts: how often each class was predicted on the test split, at the last evaluation.
+        correct: which test examples were predicted right then; None where that is not kept.
     """
 
     procedure: RunSpec
     splits: Splits
     counts: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    correct: str | None = None
 
     @classmethod
     def prepare(
@@ -231,6 +235,8 @@ class Run(Trainer):
         train, validation, test = (self._measured(network, part, most) for part in PARTS[:3])
         costs = (clock.speed_since_last(), peak_megabytes(str(self.theta.device)), clock.elapsed)
         self.counts = test.counts
+        if t == self.procedure.steps and test.right is not None:
+            self.correct = packed(test.right.numpy())
         speed, memory, seconds = (math.nan,) * 3 if self.procedure.strict else costs
         return Metrics(
             step=t,
@@ -304,7 +310,9 @@ class Run(Trainer):
         chosen = None if most is None else some_of(len(examples), most)
         if part == "test" and classifies and chosen is None:
             counted = Confusion(signature.outputs, self.splits.groups)
-        return evaluate(network, signature.task, examples, size, measures, counted, chosen)
+        keeps = part == "test" and chosen is None and self.procedure.training.correctness
+        right: list[torch.Tensor] | None = [] if keeps else None
+        return evaluate(network, signature.task, examples, size, measures, counted, chosen, right)
 
 
 def some_of(available: int, most: int) -> torch.Tensor:
@@ -334,12 +342,14 @@ class Scores(NamedTuple):
         loss, score: means over its examples; nan where there is none.
         measured: the other metrics, by id.
         counts: of predictions, as `Confusion.counts` returns them, where they are counted.
+        right: whether each example is predicted right, bool of shape (n,), where that is kept.
     """
 
     loss: float
     score: float
     measured: dict[str, float]
     counts: Mapping[str, list[list[int]]] = MappingProxyType({})
+    right: torch.Tensor | None = None
 
 
 @torch.no_grad()
@@ -351,6 +361,7 @@ def evaluate(
     measures: Sequence[Measure] = (),
     counted: Confusion | None = None,
     chosen: torch.Tensor | None = None,
+    right: list[torch.Tensor] | None = None,
 ) -> Scores:
     """Return the mean loss, the mean score and other metrics of a split; nan for an empty one.
 
@@ -365,6 +376,7 @@ def evaluate(
         measures: the other metrics.
         counted: counts the predictions; None where they are not wanted.
         chosen: the positions of those that are measured, int64 of shape (k,); None takes all.
+        right: takes which examples have a score of 1, of each batch; None where it is not wanted.
     """
     loss, score = 0.0, 0.0
     count = len(examples) if chosen is None else len(chosen)
@@ -376,7 +388,10 @@ def evaluate(
         outputs = call(network, inputs)
         loss += float(task.losses(outputs, targets).double().sum())
         if task.score is not None:
-            score += float(task.scores(outputs, targets).double().sum())
+            scores = task.scores(outputs, targets)
+            score += float(scores.double().sum())
+            if right is not None:
+                right.append((scores == 1).cpu())
         if counted is not None:
             counted.add(outputs, targets)
         for one in measures:
@@ -386,7 +401,8 @@ def evaluate(
         score = math.nan
     values = {one.id: _value(one, kept[one.id]) for one in measures}
     means = (loss / count, score / count) if count else (math.nan, math.nan)
-    return Scores(*means, values, {} if counted is None else counted.counts())
+    counts = {} if counted is None else counted.counts()
+    return Scores(*means, values, counts, torch.cat(right) if right else None)
 
 
 def _value(measure: Measure, batches: Sequence[tuple[torch.Tensor, ...]]) -> float:

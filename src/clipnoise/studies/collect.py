@@ -157,6 +157,7 @@ def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
         "configurations": planned.configurations if planned else None,
         "tuning_runs": planned.runs if planned else None,
         "charge": run.tune.charged if run.tune else None,
+        "search": run.search,
     }
 
 
@@ -215,6 +216,7 @@ def _finished(files: RunFiles) -> dict[str, Any]:
         "diagnostics": parse(Recorded, seen, file=SUMMARY, key="diagnostics") if seen else None,
         "chance": Chance(name=levels.pop("name"), levels=levels) if levels else None,
         "confusion": parse(Predicted, told, file=SUMMARY, key="confusion") if told else None,
+        "correct": summary.get("correct"),
     }
 
 

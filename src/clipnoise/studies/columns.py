@@ -200,6 +200,7 @@ RUN_COLUMNS = {
     "configurations": Column(int, "Configurations that the search tries."),
     "tuning_runs": Column(int, "Runs of the search."),
     "charge": Column(str, "How the search is charged for."),
+    "search": Column(int, "Which of repeated searches chose for it, from 1; empty for one alone."),
     "epsilon_with_tuning": Column(float, "ε of the run with its search."),
     "tuning_remark": Column(str, "What there is to say of that ε."),
     "choice": Column(FoundChoice, "What the search found."),
@@ -212,6 +213,7 @@ RUN_COLUMNS = {
     "confusion": Column(Predicted, "How often each class was predicted on the test split."),
     "profile": Column(PrivacyProfile, "δ by ε, and what follows from it, of the run."),
     "evaluated_examples": Column(int, "Most examples measured before the last evaluation."),
+    "correct": Column(str, "A bit for each test example that is predicted right, in Base64."),
 }
 CURVE_COLUMNS = {
     **IDENTITY,
@@ -235,7 +237,20 @@ PUBLISHED = {  # a row per run, for others
     "hash": RUN_COLUMNS["hash"],
     "commit": RUN_COLUMNS["git_commit"],
 }
-ALL = {**RUN_COLUMNS, **CURVE_COLUMNS, **MEASURED, **PUBLISHED}
+LEAGUE = {  # a row per run of a task of the league
+    **{
+        name: RUN_COLUMNS[name]
+        for name in (
+            *(name for name in IDENTITY if name != "budget"),
+            *("status", "claim", "accountant", "sampler", "adjacency", "epsilon_achieved", "delta"),
+            *("noise_multiplier", "search", "validation_accuracy", "test_accuracy", "chance"),
+            *("test_examples", "correct", "hyperparameters", "cpu_seconds", "seconds", "cpu"),
+            *("git_commit", "data_digest"),
+        )
+    },
+    "training_code": Column(str, "Digest of the code that trains the method on any data."),
+}
+ALL = {**RUN_COLUMNS, **CURVE_COLUMNS, **MEASURED, **PUBLISHED, **LEAGUE}
 NESTED = frozenset(name for name, column in ALL.items() if is_dataclass(column.kind))
 
 

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, StringConstraints
 
 from clipnoise.core.schedule import each_candidate
 from clipnoise.errors import UserError, shorten, unknown
-from clipnoise.fields import STRICT, Natural, Positive
+from clipnoise.fields import STRICT, Count, Natural, Positive
 from clipnoise.studies.items import ReportEntry
 from clipnoise.studies.scale import Scale
 
@@ -138,6 +138,22 @@ def _of_each(groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Screened:
+    """The rule by which methods pass from one panel of a study to another one.
+
+    Attributes:
+        panel: the panel that screens them.
+        methods: how many private methods there are then: those that the panel has by itself, and
+            the best of the other one.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    panel: str
+    methods: Count
+
+
+@dataclass(frozen=True, kw_only=True)
 class Panel:
     """One grid, whole or in part: datasets × models × methods × ε × seeds.
 
@@ -158,6 +174,8 @@ class Panel:
             aside.
         metrics: what is measured beside loss and accuracy.
         rank_by: accuracy, loss or one of `metrics`, by which methods are compared.
+        screened_by: `{panel: screen, methods: 12}` says by which panel its methods are chosen, as
+            `clipnoise league confirm` does it, and how many they are. The panels share no seed.
         axes: axis → label → option, which may say what a panel may, but for a base and axes.
     """
 
@@ -180,6 +198,7 @@ class Panel:
     public: str | dict[str, Any] | None = None
     metrics: tuple[str, ...] = ()
     rank_by: str = ""
+    screened_by: Screened | None = None
     axes: dict[str, dict[str, Panel]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -230,7 +249,7 @@ class Panel:
 
 GRID = (
     *("datasets", "models", "methods", "hyperparameters", "epsilons", "seeds"),
-    *("training", "privacy", "tuning", "public", "metrics", "rank_by"),
+    *("training", "privacy", "tuning", "public", "metrics", "rank_by", "screened_by"),
 )
 
 

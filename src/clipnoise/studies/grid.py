@@ -29,6 +29,7 @@ class PlannedRun:
         dataset: what the study calls the dataset.
         model: what the study calls the model.
         tune: what of it is tuned, and how; None if nothing is.
+        search: which of the repeated searches chose for it, from 1; None where none is repeated.
         rank_by: the metric that it is compared by; empty takes accuracy, or loss without one.
     """
 
@@ -38,6 +39,7 @@ class PlannedRun:
     dataset: str
     model: str
     tune: Tune | None = None
+    search: int | None = None
     rank_by: str = ""
 
     @property
@@ -94,6 +96,12 @@ class PanelGrid:
         self._settings = tuple(self._expanded())
         self.searches: dict[str, Search] = {}
         self.runs = tuple(self._planned())
+
+    @property
+    def seeds(self) -> set[int]:
+        """The seeds of all of its runs, those of searches among them."""
+        searched = (spec for search in self.searches.values() for spec in search.runs)
+        return {spec.seed for spec in (*(run.spec for run in self.runs), *searched)}
 
     def _expanded(self) -> Iterator[Setting]:
         panel, key = self._panel, f"panels.{self._name}"
@@ -169,33 +177,47 @@ class PanelGrid:
                 f"{self._path}: {where}.tune.seeds: {', '.join(map(str, both))} are also reported. "
                 "Tune on seeds other than those of the panel."
             )
+        try:
+            tune.require_dealt(self._panel.seeds, "seeds")
+        except ValueError as error:
+            raise UserError(f"{self._path}: panels.{self._name}.{error}.") from None
         return tune
 
     def _planned(self) -> Iterator[PlannedRun]:
         searches: dict[tuple[Any, ...], Search] = {}
         for setting in self._settings:
-            spec = self._spec(setting, {})
+            spec, tune = self._spec(setting, {}), setting.tune
             self._check_rank(spec)
-            if setting.tune is not None:
-                searched = setting.searched
-                axes = (str(getattr(searched, axis)) for axis in setting.tune.per)
-                place = (setting.number, *axes)
-                if place not in searches:
-                    searches[place] = self._search(searched, setting.tune)
-                search = searches[place]
-                self.searches[search.key] = search
-                spec = replace(spec, tuning=search.tuning(setting.tune.times))
-            names = (called(setting.dataset), called(setting.model))
-            for seed in self._panel.seeds[: self._scale.seeds]:
-                run, rank_by = spec.at_seed(seed), self._panel.rank_by
-                yield PlannedRun(run, self._name, setting.label, *names, setting.tune, rank_by)
+            names, rank_by = (called(setting.dataset), called(setting.model)), self._panel.rank_by
+            for number, seeds in enumerate(self._dealt(tune)):
+                if tune is not None:
+                    searched = setting.searched
+                    axes = (str(getattr(searched, axis)) for axis in tune.per)
+                    place = (setting.number, number, *axes)
+                    if place not in searches:
+                        searches[place] = self._search(searched, tune, number)
+                    search = searches[place]
+                    self.searches[search.key] = search
+                    spec = replace(spec, tuning=search.tuning(tune.times))
+                which = None if tune is None or tune.searches is None else number + 1
+                for seed in seeds:
+                    run = spec.at_seed(seed)
+                    yield PlannedRun(run, self._name, setting.label, *names, tune, which, rank_by)
+
+    def _dealt(self, tune: Tune | None) -> Iterator[tuple[int, ...]]:
+        """Yield the seeds that are reported of each search; of no search all of them."""
+        every, repeated = self._panel.seeds, 1 if tune is None else tune.searches or 1
+        kept, each = every[: self._scale.seeds], len(every) // repeated
+        for start in range(0, len(kept), each):
+            yield kept[start : start + each]
 
     def _spec(
         self, setting: Setting, configuration: Mapping[str, Any], *, chooses_by: str = ""
     ) -> RunSpec:
         """Return the run of a setting with one configuration of what is tuned, at the first seed.
 
-        A run that tunes has no diagnostics, and no further metric than the one that it chooses by,
+        A run that tunes has no diagnostics, keeps no bits of test examples, and has no further
+        metric than the one that it chooses by,
         so that studies with and without them share it.
         """
         seeds = self._panel.seeds
@@ -206,7 +228,7 @@ class PanelGrid:
         if "epochs" in training or "steps" in training:  # instead of those of the panel
             training = {"epochs": None, "steps": None, **training}
         if chooses_by:
-            training["diagnostics"] = False
+            training |= {"diagnostics": False, "correctness": False}
             seeds = seeds if setting.tune is None else setting.tune.seeds
         dataset = self._scale.dataset(_options(setting.dataset), called(setting.dataset))
         training = {**self._panel.training, **training}
@@ -240,8 +262,8 @@ class PanelGrid:
             key = f"{self._path}: panels.{self._name}.rank_by"
             require_metric(self._panel.rank_by, task, key, allowed)
 
-    def _search(self, setting: Setting, tune: Tune) -> Search:
-        """Plan the runs that tune a setting, and the settings that share its choice."""
+    def _search(self, setting: Setting, tune: Tune, search: int) -> Search:
+        """Plan the runs of a search that tune a setting and those that share its choice."""
         sharing: list[Setting] = []
         for other in (one.searched for one in self._settings):
             if other.shares(setting, tune.per) and other not in sharing:
@@ -252,12 +274,12 @@ class PanelGrid:
                 "share what is tuned. Name the axis of the override in `per`."
             )
         metric = self._chooses_by(setting, tune)
-        tried = tune.configurations(self._scale.configurations)
+        tried = tune.configurations(self._scale.configurations, search)
         configurations = tuple(
             tuple(
                 spec.at_seed(seed)
                 for spec in (self._spec(other, values, chooses_by=metric) for other in sharing)
-                for seed in tune.seeds_of(number)[: self._scale.tuning_seeds]
+                for seed in tune.seeds_of(number, search)[: self._scale.tuning_seeds]
             )
             for number, values in enumerate(tried)
         )
@@ -266,7 +288,7 @@ class PanelGrid:
         length = ("steps",) if "epochs" in tune.grid else ()
         by = column_of(metric, "validation")
         # A scale that tries fewer than were drawn leaves nothing that the law is of.
-        whole = len(different) == len(tune.configurations())
+        whole = len(different) == len(tune.configurations(search=search))
         return Search(
             (*tune.parameters, *length),
             by,

@@ -34,6 +34,7 @@ from clipnoise.studies.config import Config
 from clipnoise.studies.file import LONGEST_NAME, alike_but_different
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import (
+    IN_A_PAPER,
     PUBLISHED,
     Study,
     descriptions,
@@ -41,13 +42,13 @@ from clipnoise.studies.study import (
     memberships,
     names_below,
     published_tables,
+    studies_of_papers,
 )
 from clipnoise.studies.tuning import Search
 from clipnoise.tracking import note, tracking_fault
 
 T = TypeVar("T")
 
-IN_A_PAPER = "*/*.yaml"  # each paper has a folder
 PART = "[A-Za-z0-9_-]+"
 NAME = rf"{PART}(/{PART})?"
 RESERVED = ("audit", "reaccounting")  # they are reports of their own
@@ -422,7 +423,7 @@ class Plan:
     @cached_property
     def paper_studies(self) -> list[str]:
         """The artefacts that are studies, `<paper>/<artefact>`."""
-        return names_below(self.folder, IN_A_PAPER)
+        return studies_of_papers(self.folder)
 
     @cached_property
     def artefacts(self) -> list[str]:

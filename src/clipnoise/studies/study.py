@@ -34,6 +34,8 @@ from clipnoise.tracking.view import Membership
 T = TypeVar("T")
 
 PUBLISHED = Path("reports/published")
+LEAGUE = "league"  # the folder of its tasks
+IN_A_PAPER = "*/*.yaml"  # each paper has a folder
 TUNING = "tuning"  # tuning runs are shown as a panel of this name
 
 
@@ -122,9 +124,31 @@ class Study:
 
     @cached_property
     def _grids(self) -> list[PanelGrid]:
-        return [
-            PanelGrid(name, panel, self.scale, self.path) for name, panel in self.panels.items()
-        ]
+        grids = {
+            name: PanelGrid(name, panel, self.scale, self.path)
+            for name, panel in self.panels.items()
+        }
+        for name, grid in grids.items():
+            self._check_screened(name, grid, grids)
+        return list(grids.values())
+
+    def _check_screened(self, name: str, grid: PanelGrid, grids: Mapping[str, PanelGrid]) -> None:
+        """Refuse a panel that shares a seed with the one by whose results its methods are chosen.
+
+        Runs with a seed that helped to choose a method would show it better than it is.
+        """
+        rule = self.panels[name].screened_by
+        if rule is None:
+            return
+        key = f"panels.{name}.screened_by.panel"
+        if rule.panel not in grids or rule.panel == name:
+            raise unknown("panel", rule.panel, {*grids} - {name}, file=str(self.path), key=key)
+        both = sorted(grid.seeds & grids[rule.panel].seeds)
+        if both:
+            raise UserError(
+                f"{self.path}: {key}: {', '.join(map(str, both[:5]))} are seeds of both panels, "
+                "reported or of tuning. Give them seeds of their own."
+            )
 
 
 def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = False) -> Study:
@@ -142,13 +166,13 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
     Raises:
         UserError: names file, key, value, what is allowed and the nearest valid name.
     """
-    file, beside = _read(StudyFile, path), _shared_file(path)
+    file, beside = _read(StudyFile, path), shared_file(path)
     folder = next((parent for parent in path.parents if parent.name == "studies"), path.parent)
     shared = _study_file(file.shares, folder, "shares") if file.shares else path
     grid = file if shared == path else _read(StudyFile, shared)
     if not grid.panels:
         raise UserError(f"{path}: shares: {file.shares} has no panels of its own to share.")
-    panels = expand_panels(grid, _shared_file(shared), shared)
+    panels = expand_panels(grid, shared_file(shared), shared)
     rules, at = Scale(), PAPER
     if scale is not None and grid.scales != "none":
         own = grid.scales.get(scale.stem, Scale())
@@ -185,7 +209,7 @@ def _titles(panels: Sequence[NamedPanel]) -> dict[str, str]:
     }
 
 
-def _shared_file(path: Path) -> SharedFile:
+def shared_file(path: Path) -> SharedFile:
     """Return what studies in the folder of a study share; empty where there is no such file."""
     file = path.parent / SHARED_FILE
     return _read(SharedFile, file) if file.is_file() else SharedFile()
@@ -220,6 +244,11 @@ def names_below(folder: Path, pattern: str = "**/*.yaml") -> list[str]:
     """Return the names of the YAML files of a folder, `<paper>/<artefact>`, in order."""
     files = sorted(path for path in folder.glob(pattern) if path.name != SHARED_FILE)
     return [path.relative_to(folder).with_suffix("").as_posix() for path in files]
+
+
+def studies_of_papers(folder: Path) -> list[str]:
+    """Return the names of the studies that belong to papers, each of which has a folder."""
+    return [name for name in names_below(folder, IN_A_PAPER) if Path(name).parent.name != LEAGUE]
 
 
 def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[PlacedItem, Path]:

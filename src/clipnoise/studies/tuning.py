@@ -30,6 +30,7 @@ Axis = Literal["dataset", "model", "epsilon"]
 Charge = Literal["nothing", "composition", "selection", "included"]
 Summary = Mapping[str, Any]
 Range = tuple[Positive, Positive]
+Ends = Range | dict[str, Any]  # of a number, or of one number of a schedule
 
 
 def _listed(candidates: Any) -> Any:
@@ -52,12 +53,16 @@ class Tune:
     """What is tuned for a method of a study, and how.
 
     Attributes:
-        seeds: of the tuning runs; none is reported. One, if `trials` are drawn.
+        seeds: of the tuning runs; none is reported. One per search, if `trials` are drawn.
         grid: candidates by hyper-parameter, or by `expected_batch_size`, `epochs` or `steps`; all
             combinations are tried, at the same ε. A schedule has lists in the place of numbers.
-        ranges: the smallest and largest value by hyper-parameter, for `trials`.
+        ranges: the smallest and largest value by hyper-parameter, for `trials`; or a list of such
+            ranges, such as one of numbers and one of a schedule, of which each trial takes one.
         trials: points of a quasi-random sequence, spread evenly over candidates and the logarithms
             of ranges; or the law of a drawn number of points at random, such as `{mean: 10}`.
+        searches: how often the search is repeated, independently: these seeds and those of the
+            panel are dealt out to the searches in order, and the points of each are moved at
+            random.
         metric: its mean over seeds is compared; by default that of `rank_by`.
         per: axes along which choices are made separately.
         at: the ε of the choice, for runs at any ε.
@@ -71,8 +76,9 @@ class Tune:
 
     seeds: tuple[Natural, ...]
     grid: dict[str, Candidates] = field(default_factory=dict)
-    ranges: dict[str, Range | dict[str, Any]] = field(default_factory=dict)
+    ranges: dict[str, Ends | tuple[Ends, ...]] = field(default_factory=dict)
     trials: Count | DrawnTrials | None = None
+    searches: Count | None = None
     metric: ValidationMetric | None = None
     per: tuple[Axis, ...] = AXES
     at: Positive | None = None
@@ -90,7 +96,8 @@ class Tune:
         if self.ranges and self.trials is None:
             raise ValueError("ranges: give `trials`, the number of points to try in them")
         for name, ends in self.ranges.items():
-            if name in self.grid or not _ascending(_within(ends)[1]):
+            of_each = [_within(one)[1] for one in alternatives(ends)]
+            if name in self.grid or not of_each or not all(map(_ascending, of_each)):
                 raise ValueError(f"ranges.{name}: give a smallest and a largest value, and no grid")
         fixed = sorted({*TRAINING} & {*self.parameters})
         if fixed and (self.at or self.times):
@@ -100,6 +107,7 @@ class Tune:
                 raise ValueError(f"times.{name}: is not tuned; tuned are {self.parameters}")
         if not self.seeds:
             raise ValueError("seeds: give at least one")
+        self.require_dealt(self.seeds, "seeds")
 
     def _check_drawn(self) -> None:
         """Refuse a drawn number of trials that are not runs of one mechanism, each by itself."""
@@ -110,7 +118,7 @@ class Tune:
                     "as `trials: {mean: 10}`"
                 )
             return
-        if len(self.seeds) != 1:
+        if len(self.seeds) != (self.searches or 1):
             raise ValueError("seeds: give one, from which a drawn number of trials follows")
         if {*self.per} != {*AXES}:
             raise ValueError("per: must be every axis where the number of trials is drawn")
@@ -119,6 +127,18 @@ class Tune:
             raise ValueError(
                 f"{unfit[0]}: not where the number of trials is drawn, because every trial must "
                 "have the noise of the run that is reported"
+            )
+
+    def require_dealt(self, seeds: Sequence[int], key: str) -> None:
+        """Require that seeds can be dealt out to the searches evenly.
+
+        Raises:
+            ValueError: they cannot.
+        """
+        if self.searches is not None and len(seeds) % self.searches:
+            raise ValueError(
+                f"{key}: give a multiple of {self.searches}, the number of searches; "
+                f"{len(seeds)} are given"
             )
 
     @property
@@ -142,44 +162,60 @@ class Tune:
         """The names of everything that is tuned: the ranges first."""
         return (*self.ranges, *self.grid)
 
-    def configurations(self, limit: int | None = None) -> list[dict[str, Any]]:
+    def configurations(self, limit: int | None = None, search: int = 0) -> list[dict[str, Any]]:
         """Return what is tried: every combination of the grid, the last one varying fastest.
 
         With `trials`, the points 1, 2, … of the Halton sequence, whose first point is the middle of
-        every range; numbers are rounded to three significant digits. A drawn number of trials
-        takes points at random.
+        every range; numbers are rounded to three significant digits. Of repeated searches each
+        moves all points by a vector that its first seed draws evenly, around the ends of the ranges
+        (Cranley and Patterson 1976). A drawn number of trials takes points at random.
 
         Args:
             limit: how many are kept, the first ones; None keeps all.
+            search: which of the searches, from 0.
         """
         if self.law is not None:
-            return self._drawn[:limit]
+            return self._drawn(self.law, search)[:limit]
         if isinstance(self.trials, int):
-            numbers = range(1, self.trials + 1)[:limit]
-            return [self._at([radical_inverse(n, base) for base in PRIMES]) for n in numbers]
+            shift = self._shift(search)
+            return [
+                self._at(
+                    [(radical_inverse(n, p) + by) % 1 for p, by in zip(PRIMES, shift, strict=True)]
+                )
+                for n in range(1, self.trials + 1)[:limit]
+            ]
         combinations = itertools.product(*self.grid.values())
         return [
             dict(zip(self.grid, values, strict=True))
             for values in itertools.islice(combinations, limit)
         ]
 
-    @cached_property
-    def _drawn(self) -> list[dict[str, Any]]:
-        """The values of each of a drawn number of trials, equal ones among them."""
-        assert self.law is not None
-        stream = np.random.default_rng(derive("trials", self.seeds[0]))
-        count = self.law.draw(stream.random())
+    def _shift(self, search: int) -> list[float]:
+        """Return by how much a search moves its points in each direction; 0 for one alone."""
+        if self.searches is None:
+            return [0.0] * len(PRIMES)
+        stream = np.random.default_rng(derive("searches", self.seeds_in(search)[0]))
+        return stream.random(len(PRIMES)).tolist()
+
+    def _drawn(self, law: DrawnTrials, search: int) -> list[dict[str, Any]]:
+        """Return the values of each of a drawn number of trials, equal ones among them."""
+        stream = np.random.default_rng(derive("trials", self.seeds_in(search)[0]))
+        count = law.draw(stream.random())
         return [self._at(stream.random(len(self.parameters)).tolist()) for _ in range(count)]
 
-    def seeds_of(self, number: int) -> tuple[int, ...]:
-        """Return the seeds of the runs of a configuration, by its number.
+    def seeds_in(self, search: int) -> tuple[int, ...]:
+        """Return the seeds that a search has, by its number."""
+        each = len(self.seeds) // (self.searches or 1)
+        return self.seeds[search * each : (search + 1) * each]
+
+    def seeds_of(self, number: int, search: int = 0) -> tuple[int, ...]:
+        """Return the seeds of the runs of a configuration of a search, by their numbers.
 
         Each of a drawn number of trials has a seed of its own, of 52 bits: its noise and its
         batches are independent of those of all others.
         """
-        if self.law is None:
-            return self.seeds
-        return (derive("trials", self.seeds[0], number) >> 11,)
+        seeds = self.seeds_in(search)
+        return seeds if self.law is None else (derive("trials", seeds[0], number) >> 11,)
 
     def _at(self, places: Sequence[float]) -> dict[str, Any]:
         """Return the values at a point: a number in [0, 1) for each of what is tuned."""
@@ -188,14 +224,24 @@ class Tune:
             if name in self.grid:
                 values[name] = self.grid[name][int(place * len(self.grid[name]))]
             else:
-                ends = self.ranges[name]
+                several = alternatives(self.ranges[name])
+                number = int(place * len(several))
+                ends, within = several[number], place * len(several) - number
                 inside, (low, high) = _within(ends)
-                value = float(f"{low * (high / low) ** place:.3g}")
+                value = float(f"{low * (high / low) ** within:.3g}")
                 values[name] = {**ends, inside: value} if isinstance(ends, dict) else value
         return values
 
 
-def _within(ends: Range | Mapping[str, Any]) -> tuple[str, Range]:
+def alternatives(ends: Ends | tuple[Ends, ...]) -> tuple[Ends, ...]:
+    """Return the ranges that a hyper-parameter has; one, unless a list of ranges is given."""
+    if isinstance(ends, dict):
+        return (ends,)
+    ranges = tuple(one for one in ends if not isinstance(one, int | float))
+    return ranges if len(ranges) == len(ends) else ((float(ends[0]), float(ends[1])),)
+
+
+def _within(ends: Ends) -> tuple[str, Range]:
     """Return the ends of a range, and which number of a schedule they are of, if of one."""
     if not isinstance(ends, Mapping):
         return "", ends

@@ -76,8 +76,11 @@ def _focus(
 
 
 def _best_of(runs: pd.DataFrame) -> NDArray[np.float64]:
-    """Return the mean over tasks for each number of configurations; NaN where one is unknown."""
-    chosen = runs[runs["choice"].notna()].drop_duplicates(["dataset", "model"])
+    """Return the mean over tasks and searches for each number of configurations.
+
+    It is NaN where one is unknown.
+    """
+    chosen = runs[runs["choice"].notna()].drop_duplicates(["dataset", "model", "search"])
     found = [one.best_of for one in chosen["choice"]]
     shortest = min((len(one) for one in found), default=0)
     table = np.array([one[:shortest] for one in found], dtype=np.float64)

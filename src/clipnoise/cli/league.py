@@ -1,0 +1,101 @@
+"""The league: publish a task, choose the methods that are confirmed, and print its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import click
+
+from clipnoise.cli import options
+from clipnoise.errors import UserError
+from clipnoise.files import read_text, write_atomically
+from clipnoise.studies.plan import Plan
+from clipnoise.studies.screening import confirmed, passing, screened_panels, with_methods
+from clipnoise.studies.study import LEAGUE, Study, load_study
+
+FOLDER = Path("docs/league/v3")
+CONFIRM = "confirm"  # the panel, and the base that it starts from
+Task = Annotated[str, options.ARGUMENT]
+Folder = Annotated[Path, "Folder of the published files."]
+
+
+@click.group(cls=options.CommandGroup, invoke_without_command=True)
+@click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True,
+              help="Folder of the published files.")  # fmt: skip
+@click.pass_context
+def league(context: click.Context, folder: Path) -> None:
+    """Print the page of the league in Markdown, from the published file of each task.
+
+    Files are refused in which the code that trained a method differs.
+    """
+    if context.invoked_subcommand is None:
+        from clipnoise.report.league import league_page, read_league
+
+        print(league_page(read_league(folder)), end="")
+
+
+@options.command(league)
+def publish(
+    task: Task,
+    folder: Folder = FOLDER,
+    config: Annotated[Path, "Sets the results folder."] = Path("config.yaml"),
+) -> None:
+    """Write the results of TASK into its file, with the digests of the code that trained them.
+
+    Every run of workflow/studies/league/TASK.yaml must have been trained by the code as it is now.
+    """
+    from clipnoise.report.league import published_rows
+    from clipnoise.studies.columns import to_parquet
+
+    study, results = _task(task, config)
+    rows = published_rows(study, results)
+    path = folder / f"{task}.parquet"
+    write_atomically(path, to_parquet(rows))
+    print(f"{path}: {rows.num_rows} runs")
+
+
+@options.command(league)
+def confirm(
+    task: Task,
+    folder: Folder = FOLDER,
+    config: Annotated[Path, "Sets the folder of study files."] = Path("config.yaml"),
+) -> None:
+    """Write into the study of TASK which methods are confirmed, by its rule and published screen.
+
+    Methods are ranked at each ε by their mean accuracy on validation examples in the screen; the
+    best mean ranks fill up those that take part in any case.
+    """
+    from clipnoise.report.league import read_league, screenings
+
+    study, _ = _task(task, config)
+    screen, after = screened_panels(study.path, CONFIRM)
+    tasks = read_league(folder)
+    if task not in tasks:
+        raise UserError(f"{folder}: {task} is not published: `clipnoise league publish {task}`.")
+    runs = screenings(tasks[task], screen.name)
+    planned = {run.label for run in study.runs if run.panel == screen.name and run.spec.privacy}
+    lacking = planned ^ {run.label for run in runs}
+    if lacking:
+        raise UserError(
+            f"{folder}/{task}.parquet: {', '.join(sorted(lacking))}: in the screen of the study or "
+            f"in the file, but not in both. Run: clipnoise league publish {task}"
+        )
+    methods = confirmed(screen.panel, after.panel, passing(runs))
+    try:
+        text = with_methods(read_text(study.path), CONFIRM, methods)
+    except ValueError as error:
+        raise UserError(f"{study.path}: {error}.") from None
+    write_atomically(study.path, text)
+    load_study(study.path)
+    print(f"{study.path}: {len(methods)} methods are confirmed")
+
+
+def _task(task: str, config: Path) -> tuple[Study, Path]:
+    """Return the study of a task, and the results folder."""
+    from clipnoise.files import read_yaml
+
+    root = config.parent
+    values = {**read_yaml(config), "studies": [f"{LEAGUE}/{task}"], "scale": "paper"}
+    plan = Plan.from_values(values, root / "workflow" / "studies", root=root)
+    return plan.study(plan.configured[0]), root / plan.config.results

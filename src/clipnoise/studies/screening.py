@@ -1,0 +1,126 @@
+"""Screen, then confirm: which methods pass from one panel of a study to another one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clipnoise.errors import UserError
+from clipnoise.fields import parse, to_plain
+from clipnoise.files import read_yaml
+from clipnoise.methods.base import example, method_class
+from clipnoise.studies.file import (
+    NamedPanel,
+    Panel,
+    StudyFile,
+    called,
+    expand_panels,
+)
+from clipnoise.studies.study import shared_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screening:
+    """What one method reached in one run of a screen.
+
+    Attributes:
+        label: of the method.
+        epsilon: the budget.
+        score: on validation examples; nothing lower where the run diverged, and higher is better.
+    """
+
+    label: str
+    epsilon: float
+    score: float
+
+
+def passing(runs: Iterable[Screening]) -> list[str]:
+    """Return the labels of a screen, the best first, by the rule by which methods pass.
+
+    At each ε methods are ranked by their mean score over seeds; equal ones share the mean of their
+    ranks. The mean rank over ε decides; of equal ones the first in the panel comes first.
+    """
+    scores: dict[float, dict[str, list[float]]] = {}
+    for run in runs:
+        scores.setdefault(run.epsilon, {}).setdefault(run.label, []).append(run.score)
+    ranks: dict[str, list[float]] = {}
+    for by_label in scores.values():
+        means = {label: sum(values) / len(values) for label, values in by_label.items()}
+        for label, mean in means.items():
+            above = sum(other > mean for other in means.values())
+            level = sum(other == mean for other in means.values())
+            ranks.setdefault(label, []).append(above + (level + 1) / 2)
+    if len({len(values) for values in ranks.values()}) > 1:
+        raise ValueError("a method is missing at one of the budgets")
+    return sorted(ranks, key=lambda label: sum(ranks[label]))
+
+
+def confirmed(screen: Panel, confirm: Panel, ranked: Sequence[str]) -> list[str | dict[str, Any]]:
+    """Return the methods of a panel: its own, and then the best of the screen.
+
+    Args:
+        screen: the panel that screens; its entries of methods are taken as they are.
+        confirm: the other one, with the methods that take part in any case.
+        ranked: the labels of the screen that may pass, the best first.
+    """
+    assert confirm.screened_by is not None
+    own = {called(one): one for one in confirm.methods}
+    places = confirm.screened_by.methods - sum(map(_private, own.values()))
+    entries = {called(one): one for one in screen.methods}
+    best = [label for label in ranked if label not in own and _private(entries[label])]
+    return [*own.values(), *(entries[label] for label in best[: max(0, places)])]
+
+
+def _private(method: str | Mapping[str, Any]) -> bool:
+    name = method if isinstance(method, str) else method["id"]
+    return example(method_class(str(name))).private
+
+
+def screened_panels(path: Path, name: str) -> tuple[NamedPanel, NamedPanel]:
+    """Return the panel of a study that screens, and the other one as it is without a screen.
+
+    Args:
+        path: the study file, which may have the other panel already, or not yet.
+        name: of the other panel, and of the base that it starts from.
+
+    Raises:
+        UserError: the base or the panel that screens is missing, or the base names no rule.
+    """
+    file = parse(StudyFile, read_yaml(path), file=str(path))
+    alone = replace(file, panels={**file.panels, name: Panel(base=name)})
+    panels = {one.name: one for one in expand_panels(alone, shared_file(path), path)}
+    rule = panels[name].panel.screened_by
+    if rule is None or rule.panel not in panels:
+        raise UserError(f"{path}: panels.{name}.screened_by: name a panel of this study.")
+    return panels[rule.panel], panels[name]
+
+
+def with_methods(text: str, name: str, methods: Sequence[str | Mapping[str, Any]]) -> str:
+    """Return the text of a study file whose panel of this name, in one line, has these methods.
+
+    The line is put after the last of the panels where there is none. Nothing else changes.
+
+    Raises:
+        ValueError: `panels` does not have a panel to a line.
+    """
+    plain = [one if isinstance(one, str) else to_plain(dict(one)) for one in methods]
+    listed = yaml.safe_dump(plain, default_flow_style=True, width=10**6, sort_keys=False)
+    line = f"  {name}: {{base: {name}, methods: {listed.strip()}}}"
+    written = re.compile(rf"^  {re.escape(name)}:.*$", re.MULTILINE)
+    if written.search(text):
+        made = written.sub(lambda _: line, text, count=1)
+    else:
+        panels = re.compile(r"^panels:\n(?:  .*\n)+", re.MULTILINE)
+        made = panels.sub(lambda found: f"{found[0]}{line}\n", text, count=1)
+    expected = yaml.safe_load(text)
+    expected["panels"][name] = {"base": name, "methods": plain}
+    with suppress(yaml.YAMLError):
+        if yaml.safe_load(made) == expected:
+            return made
+    raise ValueError(f"panels: give each panel a line, and {name} no more than that")

@@ -1,0 +1,174 @@
+"""Screen, then confirm: which methods pass, how that is recorded, and that seeds are not shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clipnoise.errors import UserError
+from clipnoise.studies.screening import (
+    Screening,
+    confirmed,
+    passing,
+    screened_panels,
+    with_methods,
+)
+from clipnoise.studies.study import load_study, names_below, studies_of_papers
+
+STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
+TASKS = names_below(STUDIES, "league/*.yaml")
+TRIALS = {"ranges": {"learning_rate": [0.1, 10]}, "trials": 2}
+SHARED: dict[str, Any] = {
+    "datasets": ["digits"],
+    "models": ["logistic"],
+    "epsilons": [1],
+    "training": {"expected_batch_size": 100, "steps": 5},
+    "hyperparameters": {"dp-sgd, disk, dp-sat, dp-lssgd": {"clip_norm": 1, "tune": TRIALS}},
+}
+PER_LAYER = {"id": "dp-sgd", "label": "per layer", "clip_rule": {"per": "layer"}}
+BASES: dict[str, Any] = {
+    "all": SHARED,
+    "screen": {
+        "base": "all",
+        "seeds": [1, 2],
+        "tuning": {"seeds": [11]},
+        "methods": ["dp-sgd", "disk", "dp-sat", "dp-lssgd", PER_LAYER],
+    },
+    "confirm": {
+        "base": "all",
+        "seeds": [21, 22],
+        "tuning": {"seeds": [31, 32], "searches": 2},
+        "screened_by": {"panel": "screen", "methods": 3},
+        "methods": ["dp-sgd"],
+    },
+}
+TEXT = """title: A task  # kept
+panels:
+  screen: {base: screen}
+
+report: []
+"""
+
+
+def written(folder: Path, text: str = TEXT, **confirm: Any) -> Path:
+    path = folder / "studies" / "league" / "task.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    bases = {**BASES, "confirm": {**BASES["confirm"], **confirm}}
+    path.with_name("shared.yaml").write_text(yaml.safe_dump({"bases": bases}))
+    return path
+
+
+def scores(**values: tuple[float, ...]) -> list[Screening]:
+    """Return runs at ε = 1, 3, …, one seed each."""
+    return [
+        Screening(label=label, epsilon=2 * number + 1.0, score=score)
+        for label, each in values.items()
+        for number, score in enumerate(each)
+    ]
+
+
+def test_methods_pass_by_their_mean_rank_over_budgets_and_not_by_their_mean_score() -> None:
+    runs = scores(a=(0.5, 0.99, 0.5), b=(0.6, 0.8, 0.4), c=(0.61, 0.7, 0.6), d=(0.1, 0.2, 0.3))
+    # ranks: a 3, 1, 2; b 2, 2, 3; c 1, 3, 1; d last. The mean score of a is the highest.
+    assert passing(runs) == ["c", "a", "b", "d"]
+
+
+def test_equal_methods_keep_the_order_of_the_panel_and_share_ranks() -> None:
+    assert passing(scores(c=(0.5,), a=(0.5,), b=(0.5,), worse=(0.4,))) == ["c", "a", "b", "worse"]
+    # b is between two that are equal at the first budget: their ranks are 1.5 and 1.5
+    assert passing(scores(a=(0.5, 0.1), b=(0.5, 0.3), c=(0.2, 0.2))) == ["b", "a", "c"]
+
+
+def test_seeds_are_averaged_before_methods_are_ranked() -> None:
+    runs = [Screening(label="a", epsilon=1, score=score) for score in (0.9, 0.1)]
+    runs += [Screening(label="b", epsilon=1, score=score) for score in (0.6, 0.6)]
+    assert passing(runs) == ["b", "a"]
+
+
+def test_a_screen_that_lacks_a_method_at_a_budget_chooses_nothing() -> None:
+    with pytest.raises(ValueError, match="missing at one of the budgets"):
+        passing(scores(a=(0.5, 0.6), b=(0.5,)))
+
+
+def test_the_best_of_the_screen_fill_up_what_takes_part_in_any_case(tmp_path: Path) -> None:
+    screen, confirm = screened_panels(written(tmp_path), "confirm")
+    ranked = ["disk", "dp-sgd", "per layer", "dp-sat"]
+    found = confirmed(screen.panel, confirm.panel, ranked)
+    assert found == ["dp-sgd", "disk", PER_LAYER]
+
+
+def test_references_without_privacy_take_no_place(tmp_path: Path) -> None:
+    path = written(tmp_path, methods=[{"id": "sgd", "learning_rate": 1}, "dp-sgd"])
+    screen, confirm = screened_panels(path, "confirm")
+    found = confirmed(screen.panel, confirm.panel, ["dp-sat", "disk", "dp-lssgd"])
+    assert found == [{"id": "sgd", "learning_rate": 1}, "dp-sgd", "dp-sat", "disk"]
+
+
+def test_what_passes_is_recorded_in_one_line_of_the_study(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    once = with_methods(TEXT, "confirm", ["dp-sgd", PER_LAYER])
+    assert once.replace(once.splitlines()[3] + "\n", "") == TEXT
+    path.write_text(once)
+    study = load_study(path)
+    assert list(study.panels) == ["screen", "confirm"]
+    labels = {run.label for run in study.runs if run.panel == "confirm"}
+    assert labels == {"dp-sgd", "per layer"}
+    again = with_methods(once, "confirm", ["dp-sgd", "disk"])
+    assert len(again.splitlines()) == len(once.splitlines())
+    # what takes part in any case is that of the base, also when the file has a list already
+    assert screened_panels(path, "confirm")[1].panel.methods == ("dp-sgd",)
+
+
+def test_a_study_that_is_written_otherwise_is_not_changed() -> None:
+    longer = (
+        "title: t\npanels:\n  screen: {base: screen}\n  confirm:\n    base: confirm\nreport: []\n"
+    )
+    for text in (longer, "panels: {screen: {base: screen}}\ntitle: t\nreport: []\n"):
+        with pytest.raises(ValueError, match="panels: give each panel a line"):
+            with_methods(text, "confirm", ["dp-sgd"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seeds": [2, 21]}, "2 are seeds of both panels"),
+        ({"tuning": {"seeds": [1, 31], "searches": 2}}, "1 are seeds of both panels"),
+        ({"seeds": [11, 21]}, "11 are seeds of both panels"),
+        ({"screened_by": {"panel": "scren", "methods": 3}}, "Did you mean 'screen'"),
+        ({"screened_by": {"panel": "confirm", "methods": 3}}, "unknown panel 'confirm'"),
+    ],
+)
+def test_a_confirmation_shares_no_seed_with_its_screen(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    path = written(tmp_path, with_methods(TEXT, "confirm", ["dp-sgd"]), **changes)
+    with pytest.raises(UserError, match=said):
+        load_study(path).runs  # noqa: B018
+
+
+def test_a_base_without_a_rule_or_without_a_screen_screens_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="screened_by: name a panel of this study"):
+        screened_panels(written(tmp_path, screened_by=None), "confirm")
+    other = written(tmp_path, screened_by={"panel": "other", "methods": 3})
+    with pytest.raises(UserError, match="screened_by: name a panel of this study"):
+        screened_panels(other, "confirm")
+
+
+def test_the_tasks_of_the_league_are_no_artefacts_of_a_paper() -> None:
+    assert TASKS
+    assert not {*TASKS} & {*studies_of_papers(STUDIES)}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_confirmation_of_every_task_can_follow_its_screen(name: str) -> None:
+    screen, confirm = screened_panels(STUDIES / f"{name}.yaml", "confirm")
+    labels = [one if isinstance(one, str) else one["label"] for one in screen.panel.methods]
+    found = confirmed(screen.panel, confirm.panel, labels)
+    assert len(found) == 2 + 12  # and the two references without privacy
+    assert confirm.panel.datasets == screen.panel.datasets
+    assert confirm.panel.training == {**screen.panel.training, "correctness": True}
+    assert len(confirm.panel.seeds) == 2 * confirm.panel.tuning["searches"] == 24
