@@ -7,21 +7,18 @@ every bound is computed from the same guesses.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from clipnoise.audit.curve import curve_of, looks, mu_at_least, smallest_p_value
-from clipnoise.audit.empirical import Settings, lower_bound, observe
+from clipnoise.audit.curve import Guesses, looks
+from clipnoise.audit.empirical import Refutation, Settings, claimed_curve, observe
 from clipnoise.audit.subject import subject
-from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.poisson import epsilon, loss_distribution
+from clipnoise.privacy.accountants.poisson import epsilon
 
 RESULTS = Path(__file__).parent / "results" / "audit-bounds.md"
 HEAD = (
-    "| claimed ε | runs | at δ | against the curve | p-value of the claim | of half its noise | "
+    "| claimed ε | runs | one point | the curve | p-value of the claim | of half its noise | "
     "refuted after |\n|---|---|---|---|---|---|---|\n"
 )
 WORDS = """# What the bounds of the audits show
@@ -29,10 +26,10 @@ WORDS = """# What the bounds of the audits show
 `python benchmarks/audit_bounds.py` made this table: DP-SGD on the digits, {canaries} canaries in
 each run, T = 4, q = 0.9, δ = 10⁻⁵, scores by releases, 95% confidence.
 
-- **at δ**: the lower bound on ε of `lower_bound` (Steinke, Nasr and Jagielski 2023).
-- **against the curve**: the largest μ-Gaussian DP that is refuted, as ε at the same δ. The
-  mechanism is not exactly Gaussian, so this is not a bound on its ε at δ.
-- **p-value of the claim**: whether the same guesses refute the curve that is claimed.
+- **one point**: the largest ε that is refuted at this δ, where nothing else is claimed.
+- **the curve**: what the report of the audits shows. With more noise the mechanism would cost less,
+  and claim another curve: this is the largest ε of a curve that is refuted.
+- **p-value of the claim**: how probable so many right guesses are, at most, if the claim is true.
 - **of half its noise**: the p-value of a claim of twice the noise that was added; then, after how
   many runs an audit that looks after each of them refutes it.
 
@@ -50,28 +47,24 @@ def calibrated(target: float, settings: Settings) -> float:
     return high
 
 
-def claimed(sigma: float, settings: Settings) -> Callable[[Any], Any]:
-    """Return the curve that DP-SGD with a noise multiplier claims."""
-    loss = loss_distribution(sigma, settings.sampling_rate, settings.steps)
-    return curve_of(lambda epsilons: np.asarray(loss.get_delta_for_epsilon(epsilons)))
-
-
 def rows(target: float, counts: list[int], cache: Path) -> list[str]:
     """Return the rows of a target ε, one for each number of runs."""
     settings = Settings(runs=max(counts))
     sigma = calibrated(target, settings)
     settings = Settings(runs=max(counts), noise_multiplier=sigma)
-    _, _, runs = observe(subject("dp-sgd"), cache, settings)
-    true, false = claimed(sigma, settings), claimed(2 * sigma, settings)
-    each = [smallest_p_value(scores, coins, false) for scores, _, coins in runs]
+    _, calibration, runs = observe(subject("dp-sgd"), cache, settings)
+    budget = calibration.budget
+    true, false = claimed_curve(budget, sigma), claimed_curve(budget, 2 * sigma)
+    each = [Guesses.by(scores, coins).p_value(false) for scores, _, coins in runs]
     found = []
     for count in counts:
         scores = np.concatenate([run[0] for run in runs[:count]], axis=-1)
         coins = np.concatenate([run[2] for run in runs[:count]])
-        at_delta = lower_bound(scores, coins, delta=settings.delta).epsilon
-        mu = mu_at_least(scores, coins)
-        by_curve = gaussian_epsilon(1 / mu, settings.delta) if mu else 0.0
-        p, q = (smallest_p_value(scores, coins, curve) for curve in (true, false))
+        guesses = Guesses.by(scores, coins)
+        at_delta = guesses.epsilon_at_least(settings.delta)
+        ways = np.ones(len(guesses.made), dtype=bool)
+        by_curve = Refutation(guesses, budget, sigma, settings.confidence).bound(ways).epsilon
+        p, q = (guesses.p_value(curve) for curve in (true, false))
         seen = next((look.runs for look in looks(each[:count]) if look.refuted), None)
         after = "–" if seen is None else f"{seen} runs"
         found.append(

@@ -35,14 +35,15 @@ def contract(name: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def bound(verdict: str, epsilon: float) -> dict[str, Any]:
+def bound(epsilon: float, p_value: float = 1.0) -> dict[str, Any]:
     return {
         "claim": "guarantee",
         "claimed_epsilon": 1.82,
         "bound": {"epsilon": epsilon},
         "final_bound": {"epsilon": epsilon / 2},
         "final_score": "change of parameters",
-        "verdict": verdict,
+        "p_value": p_value,
+        "verdict": "refuted" if p_value < 0.05 else "not refuted",
         "score": "likelihood ratio",
         "settings": {
             **{"canaries": 640, "runs": 100, "noise_multiplier": 4.0, "sampling_rate": 0.9},
@@ -67,9 +68,9 @@ def text_of(pdf: bytes, folder: Path) -> str:
 
 def test_the_report_shows_the_findings(tmp_path: Path) -> None:
     write(tmp_path, "contract", "good", contract("good"))
-    write(tmp_path, "empirical", "good", bound("not refuted", 0.9))
+    write(tmp_path, "empirical", "good", bound(0.9))
     write(tmp_path, "contract", "bad", contract("bad"))
-    write(tmp_path, "empirical", "bad", bound("refuted", 2.5))
+    write(tmp_path, "empirical", "bad", bound(2.5, 1e-4))
     write(
         tmp_path, "contract", "plain", contract("plain", private=False, measured=None, noise=None)
     )
@@ -84,17 +85,33 @@ def test_the_report_shows_the_findings(tmp_path: Path) -> None:
     assert "steps for 3 of 3" in text
     assert "Of 3 methods, 1 is refuted and 1 claims no privacy." in text
     assert "the audit is broken: lie." in text
-    assert "refuted: the empirical lower bound exceeds the claimed ε" in lines["bad"]
+    assert "refuted: canaries are guessed more often than the claim allows" in lines["bad"]
     assert "no claim" in lines["plain"]
     assert "NOT REFUTED" in text
     assert "It can never prove one" in text
     assert "64,000 gradient canaries" in text
 
 
+def test_one_of_many_small_p_values_refutes_only_if_all_methods_together_allow_it(
+    tmp_path: Path,
+) -> None:
+    for name, p_value in (("chance", 0.03), ("wrong", 0.002), *((f"fine{n}", 0.9) for n in "abc")):
+        write(tmp_path, "contract", name, contract(name))
+        write(tmp_path, "empirical", name, bound(2.0, p_value))
+    text = text_of(build_audit_report(tmp_path, TEMPLATE), tmp_path)
+    assert "Of 5 methods, 1 is refuted" in text
+    lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
+    assert "0.03" in lines["chance"]
+    assert "not refuted" in lines["chance"]
+    assert "refuted: canaries" in lines["wrong"]
+    alone = text_of(build_audit_report(tmp_path, TEMPLATE, ["chance"]), tmp_path)
+    assert "Of 1 method, 1 is refuted" in alone
+
+
 def test_the_report_of_some_methods_shows_no_other_and_no_control(tmp_path: Path) -> None:
     for name in ("good", "fine"):
         write(tmp_path, "contract", name, contract(name))
-        write(tmp_path, "empirical", name, bound("not refuted", 0.9))
+        write(tmp_path, "empirical", name, bound(0.9))
     text = text_of(build_audit_report(tmp_path, TEMPLATE, ["good"]), tmp_path)
     assert "Of 1 method, none is refuted" in text
     assert "fine" not in {line.split()[0] for line in text.splitlines() if line.split()}

@@ -205,13 +205,13 @@ def test_costs_are_ratios_of_device_time_on_the_same_machine(tmp_path: Path) -> 
 
 def test_an_audit_note_names_what_was_found_and_the_command_for_the_rest(tmp_path: Path) -> None:
     audit = {
-        "dp-sgd": "not refuted: ε ≥ 0.90 of 1.00",
+        "dp-sgd": "not refuted: attacks show ε 0.90 of 1.00",
         "dp-adam": "",
-        "dp-pmlf": "refuted: ε ≥ 2.00 of 1.00",
+        "dp-pmlf": "refuted: attacks show ε 2.00 of 1.00",
     }
     words = audit_note(frame(tmp_path, dict.fromkeys(audit, BASE), audit=audit))
     assert words.startswith(
-        "REFUTED: dp-pmlf. Not refuted: dp-sgd (ε ≥ 0.90 of 1.00). Not audited: dp-adam."
+        "REFUTED: dp-pmlf. Not refuted: dp-sgd (attacks show ε 0.90 of 1.00). Not audited: dp-adam."
     )
     assert "snakemake --cores all reports/quickstart/audit.pdf" in words
 

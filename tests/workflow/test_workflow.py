@@ -140,7 +140,8 @@ def test_deleting_the_report_rebuilds_the_report_only(miniature: Path) -> None:
 def test_a_later_audit_rebuilds_the_tables(miniature: Path) -> None:
     file = miniature / "results/audit/empirical/dp-sgd.json"
     file.parent.mkdir(parents=True)
-    found = {"verdict": "not refuted", "bound": {"epsilon": 0.5}, "claimed_epsilon": 1.5}
+    bounds = {"bound": {"epsilon": 0.5}, "final_bound": {"epsilon": 0.4}}
+    found = {"verdict": "not refuted", **bounds, "claimed_epsilon": 1.5}
     file.write_text(json.dumps(found))
     again = planned(snakemake(miniature, "-n"))
     shutil.rmtree(miniature / "results/audit")

@@ -210,10 +210,8 @@ def check_control(name: str, cache: Path) -> dict[str, Any]:
                 refuted_by.append("empirical audit")
             bound, final = found["bound"]["epsilon"], found["final_bound"]["epsilon"]
             seen = "the final parameters show" if final > bound else "releases show"
-            said.append(
-                f"{seen} an ε of at least {max(bound, final):.2f}, "
-                f"claimed is {found['claimed_epsilon']:.2f}"
-            )
+            shown, claimed = max(bound, final), found["claimed_epsilon"]
+            said.append(f"{seen} an ε of {shown:.2f}, claimed is {claimed:.2f}")
     if control.claim is not None:
         false = control.claim()
         result["claim"] = asdict(false)

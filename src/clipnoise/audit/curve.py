@@ -1,8 +1,9 @@
-"""Audits against a whole curve δ(ε), and audits that may stop after any run."""
+"""From guesses about canaries to what they refute: a claimed curve δ(ε), or one point of it."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -11,18 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from clipnoise.audit.empirical import correct_guesses, largest_refuted
-
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[np.float64]
     # The least probability, without a canary, of an event that has a given one with it.
     Curve = Callable[[Array], Array]
 
-EPSILONS = np.concatenate([np.linspace(0, 12, 121), np.linspace(12.5, 50, 76)])
 P_VALUES = np.geomspace(1e-12, 1.0, 600)  # a p-value is the next one above
 LARGEST_MU = 50.0
+LARGEST_EPSILON = 100.0
 SHARES = (0.2, 0.1, 0.04)
 
 
@@ -34,18 +33,30 @@ def gaussian_curve(mu: float) -> Curve:
     return lambda y: np.asarray(ndtr(ndtri(y) - mu))
 
 
-def curve_of(profile: Callable[[Array], Array]) -> Curve:
-    """Return the curve of a privacy profile, y ↦ max_ε (y − δ(ε))/e^ε.
+def curve_of(epsilons: ArrayLike, deltas: ArrayLike) -> Curve:
+    """Return the curve of a privacy profile, or of as many points of it as are claimed.
+
+    An event and its complement give y ↦ max_ε max{(y − δ)/e^ε, 1 − δ − e^ε(1 − y), 0}.
 
     Args:
-        profile: upper bounds of δ in both directions, at each ε.
+        epsilons, deltas: points; each δ is an upper bound in both directions.
+
+    Source: Dong, Roth, Su 2022, "Gaussian Differential Privacy", proposition 2.5.
     """
-    deltas, factors = profile(EPSILONS), np.exp(-EPSILONS)
-    return lambda y: np.max((np.asarray(y)[..., None] - deltas) * factors, axis=-1).clip(0.0)
+    bounds, factors = np.asarray(deltas, dtype=float), np.exp(np.asarray(epsilons, dtype=float))
+
+    def least(y: Array) -> Array:
+        each = np.asarray(y)[..., None]
+        lines = np.maximum((each - bounds) / factors, 1 - bounds - factors * (1 - each))
+        return np.asarray(lines.max(axis=-1).clip(0.0))
+
+    return least
 
 
-def curve_p_value(curve: Curve, *, canaries: int, guesses: int, correct: int) -> float:
-    """Bound the probability that a mechanism with a claimed curve lets guesses be so often right.
+def impossible(
+    curve: Curve, probability: float, *, canaries: int, guesses: ArrayLike, correct: ArrayLike
+) -> NDArray[np.bool_]:
+    """Return whether no mechanism with a claimed curve lets guesses be so often right.
 
     Let G be the curve and V the number of right guesses. Take the event that a guess on canary i is
     "in", and that at least c − 1 of the other guesses are right: whatever the other coins, its
@@ -58,49 +69,111 @@ def curve_p_value(curve: Curve, *, canaries: int, guesses: int, correct: int) ->
     for c = v, v − 1, …, 1, the least P[V = c − 1] that is enough. For, of two rows of probabilities
     down to c, let the second have η ≥ 0 more in total, at least cη more right guesses and at most
     (r − c)η more wrong ones. It needs at most (r − c)η/(r − c + 1) less at c − 1, whereby the
-    same holds down to c − 1. So if the least total is above 1, then P[V ≥ v] < τ.
+    same holds down to c − 1. So if the least total is above 1, then P[V ≥ v] is not τ, and nor is
+    it more: distributions of V that are possible are a convex set, in which τ can be 0.
 
     Args:
         curve: what is claimed for each canary.
+        probability: τ.
         canaries: m, each in the dataset by an independent fair coin.
-        guesses, correct: r, fixed in advance, and v.
+        guesses, correct: r, fixed in advance, and v; numbers, or arrays of one shape.
 
     Returns:
-        A number in [1e-12, 1].
+        Whether P[V ≥ v] < τ, for each r and v.
 
     Source: Mahloujifar, Melis, Chaudhuri 2025, "Auditing f-Differential Privacy in One Run".
     """
-    total = P_VALUES.copy()
-    right, wrong = correct * total, (guesses - correct) * total
-    for number in range(correct - 1, -1, -1):
+    r, number = np.asarray(guesses, dtype=float), np.asarray(correct, dtype=float)
+    total = np.full(number.shape, probability)
+    right, wrong = number * total, (r - number) * total
+    for _ in range(int(number.max(initial=0))):
+        number = number - 1
         needed = canaries * curve(np.minimum(right / canaries, 1.0)) - wrong
-        more = np.maximum(needed, 0.0) / (guesses - number)
-        total, right, wrong = total + more, right + number * more, wrong + (guesses - number) * more
-    impossible = np.flatnonzero(total > 1 + 1e-9)
-    return float(P_VALUES[impossible[0]]) if len(impossible) else 1.0
+        more = np.where(number >= 0, np.maximum(needed, 0.0) / (r - number), 0.0)
+        total, right, wrong = total + more, right + number * more, wrong + (r - number) * more
+        if np.all(total > 1 + 1e-9):
+            break
+    return np.asarray(total > 1 + 1e-9)
 
 
-def smallest_p_value(
-    scores: Array, included: NDArray[np.bool_], curve: Curve, shares: tuple[float, ...] = SHARES
-) -> float:
-    """Return the p-value of a claimed curve over several scores and numbers of guesses.
+@dataclass(frozen=True)
+class Guesses:
+    """How often guesses about the same canaries were right, for each way to guess that was tried.
 
-    Args:
-        scores: one per canary, shape (m,), or several, shape (k, m).
-        included: the coins.
-        curve: what is claimed.
-        shares: of canaries to guess on, fixed before the scores are seen.
+    Each way gets an equal share of the allowed error (Bonferroni), so that what is said of any of
+    them, and of all together, holds with the stated confidence.
 
-    Returns:
-        The smallest p-value times the number of those tried (Bonferroni), at most 1.
+    Attributes:
+        canaries: m, each in the dataset by an independent fair coin.
+        made: r of each way, how many canaries were guessed on; none is guessed of the others.
+        right: v of each way, how many guesses were right.
     """
-    every = np.atleast_2d(scores)
-    values = [
-        curve_p_value(curve, canaries=len(included), guesses=guesses, correct=correct)
-        for row, share in product(every, shares)
-        for guesses, correct in [correct_guesses(row, included, share)]
-    ]
-    return min(1.0, len(values) * min(values))
+
+    canaries: int
+    made: tuple[int, ...]
+    right: tuple[int, ...]
+
+    @classmethod
+    def by(
+        cls, scores: Array, included: NDArray[np.bool_], shares: tuple[float, ...] = SHARES
+    ) -> Guesses:
+        """Guess "in" for the highest scores and "out" for the lowest, in numbers fixed before.
+
+        Args:
+            scores: one per canary, shape (m,), or several, shape (k, m); the higher, the more it
+                looks included.
+            included: the coins.
+            shares: of canaries to guess on.
+
+        Returns:
+            A way to guess for each score and share, scores first.
+        """
+        ways = [
+            correct_guesses(row, included, share)
+            for row, share in product(np.atleast_2d(scores), shares)
+        ]
+        made, right = zip(*ways, strict=True)
+        return cls(len(included), made, right)
+
+    def refute(self, curve: Curve, *, confidence: float) -> NDArray[np.bool_]:
+        """Return which ways refute a claim; with the stated confidence, none refutes a true one."""
+        return self._impossible(curve, (1 - confidence) / len(self.made))
+
+    def p_value(self, curve: Curve) -> float:
+        """Return the p-value of a claimed curve, a number in [1e-12, 1]."""
+        first = bisect_left(
+            range(len(P_VALUES)),
+            True,
+            key=lambda number: bool(self._impossible(curve, float(P_VALUES[number])).any()),
+        )
+        return min(1.0, len(self.made) * float(P_VALUES[first])) if first < len(P_VALUES) else 1.0
+
+    def epsilon_at_least(self, delta: float, *, confidence: float = 0.95) -> float:
+        """Return the largest ε (to 1e-3) that is refuted at one δ, and nothing else being claimed.
+
+        With the stated confidence the mechanism is not (ε′, δ)-DP for any ε′ below.
+        """
+
+        def refuted(epsilon: float) -> bool:
+            return bool(self.refute(curve_of([epsilon], [delta]), confidence=confidence).any())
+
+        return _largest_refuted(refuted, least=0.0, most=LARGEST_EPSILON)
+
+    def _impossible(self, curve: Curve, probability: float) -> NDArray[np.bool_]:
+        return impossible(
+            curve, probability, canaries=self.canaries, guesses=self.made, correct=self.right
+        )
+
+
+def correct_guesses(scores: Array, included: NDArray[np.bool_], share: float) -> tuple[int, int]:
+    """Guess on a share of the canaries; return r and how many guesses were right.
+
+    Half of the guesses are "in", for the highest scores, and half "out", for the lowest.
+    """
+    order = np.argsort(scores, kind="stable")
+    half = max(1, math.floor(share * len(included) / 2))
+    right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
+    return 2 * half, right
 
 
 def mu_at_least(
@@ -114,11 +187,35 @@ def mu_at_least(
 
     With the stated confidence the mechanism is not μ′-Gaussian DP for any μ′ below.
     """
+    guesses = Guesses.by(scores, included, shares)
 
     def refuted(mu: float) -> bool:
-        return smallest_p_value(scores, included, gaussian_curve(mu), shares) < 1 - confidence
+        return bool(guesses.refute(gaussian_curve(mu), confidence=confidence).any())
 
-    return largest_refuted(refuted, least=1e-3, most=LARGEST_MU, precision=1e-3)
+    return _largest_refuted(refuted, least=1e-3, most=LARGEST_MU)
+
+
+def _largest_refuted(refuted: Callable[[float], bool], *, least: float, most: float) -> float:
+    """Return the largest value (to 1e-3) that is refuted, where all smaller ones are, too.
+
+    Args:
+        refuted: whether a value is.
+        least, most: where the search begins, and beyond which it ends; below 1 and above it.
+
+    Returns:
+        0 where not even the least value is refuted.
+    """
+    if not refuted(least):
+        return 0.0
+    low, high = least, 1.0
+    while refuted(high):
+        if high > most:
+            return high
+        low, high = high, 2 * high
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
 
 
 @dataclass(frozen=True)

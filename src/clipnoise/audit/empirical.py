@@ -1,35 +1,36 @@
-"""The empirical audit: guess from the releases which canaries took part, and bound ε from below."""
+"""The empirical audit: guess from the releases which canaries took part, and refute the claim."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from itertools import product
+from bisect import bisect_left
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from scipy.special import expit
-from scipy.stats import binom
 
 from clipnoise.audit.canaries import CanaryEngine, WithCanaries, as_users
+from clipnoise.audit.curve import SHARES, Guesses, curve_of
 from clipnoise.audit.subject import digits_for, recorded_run, run_spec
+from clipnoise.errors import UserError
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
 from clipnoise.run.spec import units_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from clipnoise.audit.curve import Curve
     from clipnoise.audit.subject import Release, Subject
     from clipnoise.core.query import Query
     from clipnoise.core.state import Public
     from clipnoise.gradients.engine import LogicalBatch
     from clipnoise.privacy.accountants import AccountantName
+    from clipnoise.privacy.budget import Budget
     from clipnoise.privacy.calibration import Calibration
     from clipnoise.run.spec import RunSpec
 
@@ -42,7 +43,9 @@ FINAL_SCORE = (
     "change of a canary's coordinate from the first to the last parameters, less the change to "
     "which real examples lead without noise"
 )
-LARGEST_EPSILON = 100.0  # that a lower bound is searched up to
+EPSILONS = np.concatenate([[0.0], np.geomspace(0.01, 50, 60)])  # points of a claimed curve
+DOUBLING = 32  # how many σ are looked at between one and twice as much
+LEAST, MOST = 1 / 8, 64  # σ that are looked at, as multiples of the one that is claimed
 WORDS = "An audit can refute a guarantee. It can never prove one: a better attack may do better."
 
 
@@ -59,7 +62,7 @@ class Settings:
         steps: T.
         delta: δ.
         accountant: a tight one, so that what is claimed is close to what is true.
-        confidence: of the lower bound.
+        confidence: of all that an audit says, together.
         seed: of the first run; the coins too.
     """
 
@@ -85,7 +88,8 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
         settings: how much to spend.
 
     Returns:
-        Plain data: both bounds, the claim, the scores, and "refuted" or "not refuted".
+        Plain data: the claim, the guesses, both bounds, the p-value of the claim over all guesses,
+        and "refuted" or "not refuted" with the confidence of the settings.
 
     Raises:
         ValueError: the method claims nothing.
@@ -95,11 +99,9 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
     by_release, by_parameters, coins = (
         np.concatenate(part, axis=-1) for part in zip(*runs, strict=True)
     )
-    bound, final = (
-        lower_bound(scores, coins, delta=chosen.delta, confidence=chosen.confidence)
-        for scores in (by_release, by_parameters)
-    )
-    refuted = max(bound.epsilon, final.epsilon) > calibration.epsilon
+    guesses = Guesses.by(np.vstack([by_release, by_parameters]), coins)
+    of_releases = np.arange(len(guesses.made)) < len(by_release) * len(SHARES)
+    shown = Refutation(guesses, calibration.budget, calibration.noise_multiplier, chosen.confidence)
     return {
         "kind": "empirical",
         "method": subject.method.id,
@@ -112,11 +114,83 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
         "score": SCORE,
         "settings": asdict(chosen),
         "final_score": FINAL_SCORE,
-        "bound": asdict(bound),
-        "final_bound": asdict(final),
-        "verdict": "refuted" if refuted else "not refuted",
+        "guesses": asdict(guesses),
+        "p_value": guesses.p_value(shown.curve(0)),
+        "bound": asdict(shown.bound(of_releases)),
+        "final_bound": asdict(shown.bound(~of_releases)),
+        "verdict": "refuted" if shown.ways(0).any() else "not refuted",
         "words": WORDS,
     }
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How private a mechanism was shown not to be.
+
+    With the confidence of the audit, what was released is not as private as the claimed mechanism
+    would be at this σ, whose curve was refuted, or at a larger one.
+
+    Attributes:
+        epsilon: what the claimed mechanism would cost at this σ, by its accountant and at its δ; 0
+            if nothing was refuted.
+        noise_multiplier: this σ, the smallest that is refuted; None if none is.
+    """
+
+    epsilon: float
+    noise_multiplier: float | None
+
+
+def claimed_curve(budget: Budget, noise_multiplier: float) -> Curve:
+    """Return the curve that a budget claims at σ; its one point (ε, δ) if no more is known."""
+    try:
+        deltas = budget.participation.deltas(
+            budget.accountant, EPSILONS, noise_multiplier=noise_multiplier, least=budget.delta
+        )
+    except UserError:
+        return curve_of([budget.spent(noise_multiplier)], [budget.delta])
+    return curve_of(EPSILONS, deltas)
+
+
+@dataclass(frozen=True)
+class Refutation:
+    """What guesses refute of a claim, and of the same claim with another σ.
+
+    Attributes:
+        guesses: all that are made, each of which has its share of the allowed error.
+        budget: the claim, but for σ.
+        noise_multiplier: the σ that is claimed.
+        confidence: of all bounds and of the verdict together.
+    """
+
+    guesses: Guesses
+    budget: Budget
+    noise_multiplier: float
+    confidence: float
+    _curves: dict[int, Curve] = field(default_factory=dict)
+
+    def sigma(self, number: int) -> float:
+        """Return one of the σ that are looked at, in steps that double it; 0 is the claimed one."""
+        return float(self.noise_multiplier * 2 ** (number / DOUBLING))
+
+    def curve(self, number: int) -> Curve:
+        """Return the curve that would be claimed with one of the σ."""
+        if number not in self._curves:
+            self._curves[number] = claimed_curve(self.budget, self.sigma(number))
+        return self._curves[number]
+
+    def ways(self, number: int) -> NDArray[np.bool_]:
+        """Return which ways to guess refute the claim with one of the σ."""
+        return self.guesses.refute(self.curve(number), confidence=self.confidence)
+
+    def bound(self, among: NDArray[np.bool_]) -> Bound:
+        """Return the smallest σ that is refuted by some of the ways to guess."""
+        first, last = (round(DOUBLING * math.log2(end)) for end in (LEAST, MOST))
+        numbers = range(first, last + 1)
+        place = bisect_left(numbers, True, key=lambda number: bool(self.ways(number)[among].any()))
+        if place == len(numbers):
+            return Bound(0.0, None)
+        sigma = self.sigma(numbers[place])
+        return Bound(self.budget.spent(sigma), sigma)
 
 
 def observe(
@@ -284,144 +358,3 @@ def _evidence(y: Tensor, effect: Tensor, variance: Tensor, rate: float) -> Tenso
         return ratio
     one = torch.ones_like(ratio)
     return torch.logaddexp(np.log1p(-rate) * one, np.log(rate) * one + ratio)
-
-
-# From right and wrong guesses about canaries to a lower bound on ε.
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A lower bound on ε and what it rests on.
-
-    Attributes:
-        epsilon: with the stated confidence the mechanism is not (ε′, δ)-DP for any ε′ below.
-        canaries: m.
-        guesses: r, how many canaries were guessed on; the auditor abstains on the others.
-        correct: v, how many guesses were right.
-        confidence: 1 − β.
-        tries: how many scores and numbers of guesses were tried; each got its share of β.
-    """
-
-    epsilon: float
-    canaries: int
-    guesses: int
-    correct: int
-    confidence: float
-    tries: int
-
-
-def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Bound the probability that an (ε, δ)-DP mechanism lets an auditor be right so often.
-
-    β + 2mδα with q = e^ε/(1 + e^ε), β = P[Binomial(r, q) ≥ v] and
-    α = max_{1≤i≤v} P[v > Binomial(r, q) ≥ v − i]/i.
-
-    Args:
-        canaries: m, each in the dataset by an independent fair coin.
-        guesses: r ≤ m.
-        correct: v ≤ r.
-        epsilon: ε ≥ 0.
-        delta: δ in [0, 1].
-
-    Returns:
-        A number in [0, 1].
-
-    Source: Steinke, Nasr, Jagielski 2023, "Privacy Auditing with One (1) Training Run",
-    Theorem 5.2 and appendix D.
-    """
-    q = float(expit(epsilon))
-    beta = float(binom.sf(correct - 1, guesses, q))
-    alpha = 0.0
-    if delta > 0 and correct > 0:
-        steps = np.arange(1, correct + 1)
-        below = np.cumsum(binom.pmf(correct - steps, guesses, q))
-        alpha = float((below / steps).max())
-    return min(1.0, beta + 2 * canaries * delta * alpha)
-
-
-def epsilon_at_least(
-    canaries: int, guesses: int, correct: int, *, delta: float, significance: float
-) -> float:
-    """Return the largest ε (to 1e-6) that the guesses refute at δ; see `p_value`.
-
-    The significance is the probability of a false refutation, such as 0.05.
-    """
-
-    def refuted(epsilon: float) -> bool:
-        return p_value(canaries, guesses, correct, epsilon, delta) < significance
-
-    return largest_refuted(refuted, least=0.0, most=LARGEST_EPSILON, precision=1e-6)
-
-
-def largest_refuted(
-    refuted: Callable[[float], bool], *, least: float, most: float, precision: float
-) -> float:
-    """Return the largest value that is refuted, where all smaller ones are, too.
-
-    Args:
-        refuted: whether a value is.
-        least, most: where the search begins, and beyond which it ends; below 1 and above it.
-        precision: by how much the result may be too small.
-
-    Returns:
-        0 where not even the least value is refuted.
-    """
-    if not refuted(least):
-        return 0.0
-    low, high = least, 1.0
-    while refuted(high):
-        if high > most:
-            return high
-        low, high = high, 2 * high
-    while high - low > precision:
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
-
-
-def correct_guesses(
-    scores: NDArray[np.float64], included: NDArray[np.bool_], share: float
-) -> tuple[int, int]:
-    """Guess on a share of the canaries; return r and how many guesses were right.
-
-    Half of the guesses are "in", for the highest scores, and half "out", for the lowest.
-    """
-    order = np.argsort(scores, kind="stable")
-    half = max(1, math.floor(share * len(included) / 2))
-    right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
-    return 2 * half, right
-
-
-def lower_bound(
-    scores: NDArray[np.float64],
-    included: NDArray[np.bool_],
-    *,
-    delta: float,
-    confidence: float = 0.95,
-    shares: tuple[float, ...] = (0.2, 0.1, 0.04),
-) -> Bound:
-    """Guess "in" for the highest scores and "out" for the lowest, and bound ε from the result.
-
-    Every score and several numbers of guesses are tried; by the union bound each is tested at an
-    equal share of the allowed error, so the best of them may be reported.
-
-    Args:
-        scores: one per canary, shape (m,), or several, shape (k, m); the higher, the more it looks
-            included.
-        included: the coins.
-        delta: δ.
-        confidence: of the bound.
-        shares: of canaries to guess on, fixed before the scores are seen.
-
-    Returns:
-        The best bound.
-    """
-    every = np.atleast_2d(scores)
-    m, tries = len(included), len(every) * len(shares)
-    significance = (1 - confidence) / tries
-    bounds = []
-    for row, share in product(every, shares):
-        guesses, right = correct_guesses(row, included, share)
-        value = epsilon_at_least(m, guesses, right, delta=delta, significance=significance)
-        bounds.append(Bound(value, m, guesses, right, confidence, tries))
-    return max(bounds, key=lambda bound: bound.epsilon)

@@ -23,7 +23,7 @@ Out = Annotated[Path | None, "JSON file to write, instead of printing."]
 
 @click.group(cls=options.CommandGroup)
 def audit() -> None:
-    """Attack a method: contract check, empirical lower bound on ε, or a broken control.
+    """Attack a method: contract check, guesses of canaries, or a broken control.
 
     An audit can refute a guarantee. It can never prove one.
     """
@@ -59,7 +59,7 @@ class Attack:
     sampling_rate: Annotated[Rate | None, "q (0.9)."] = None
     steps: Annotated[Count | None, "T (4)."] = None
     delta: Annotated[Probability | None, "δ (1e-5)."] = None
-    confidence: Annotated[Probability | None, "Confidence of the lower bound (0.95)."] = None
+    confidence: Annotated[Probability | None, "Confidence of all findings together (0.95)."] = None
     seed: Annotated[Natural | None, "Seed of the first run (0)."] = None
     accountant: Annotated[PoissonAccountant | None, "Accountant of the claimed ε (prv)."] = None
 
@@ -72,7 +72,7 @@ def empirical(
     cache: options.Cache = options.CACHE,
     out: Out = None,
 ) -> None:
-    """Compute an empirical lower bound on the ε of METHOD by guessing canaries."""
+    """Refute what METHOD claims, or a part of it, by guessing canaries."""
     from clipnoise.audit.empirical import Settings
     from clipnoise.audit.empirical import audit as attack_method
     from clipnoise.audit.subject import subject
@@ -82,7 +82,7 @@ def empirical(
     )
     result = attack_method(subject(method, hyperparameters), cache, settings)
     bound, final = result["bound"]["epsilon"], result["final_bound"]["epsilon"]
-    numbers = f"ε ≥ {bound:.3f}, from final parameters ε ≥ {final:.3f}"
+    numbers = f"releases show ε {bound:.3f}, final parameters ε {final:.3f}"
     _show(result, out, f"{result['verdict']}: {numbers}, claimed {result['claimed_epsilon']:.3f}")
 
 

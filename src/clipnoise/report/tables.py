@@ -62,9 +62,9 @@ COST_NOTE = (
     "Device s: time of the processor, or of the GPU where one trained, in all steps of a run; "
     f"medians over completed runs. ÷ {BASELINE}: the median ratio over seeds on the same kind of "
     "machine. Peak MB: of memory. Passes: gradients of a drawn example per step; those of public "
-    "examples are not counted. Audit: the lower bound on ε that an attack on the method's releases "
-    "gave, beside the ε claimed there. It can refute a claim but never prove one. `snakemake "
-    "--cores all reports/STUDY/audit.pdf` audits the methods of a study."
+    "examples are not counted. Audit: the ε that attacks on what the method releases showed at "
+    "95% confidence, beside the ε claimed there. They can refute a claim but never prove one. "
+    "`snakemake --cores all reports/STUDY/audit.pdf` audits the methods of a study."
 )
 HELD_UP_NOTE = (
     f"{HELD_UP} most of these runs were held up by other work: their wall clock is at least "

@@ -84,8 +84,9 @@ def audit_of(results: Path, method: str) -> str | None:
         return None
     try:
         found = read_json(path)
-        bound, claimed = float(found["bound"]["epsilon"]), float(found["claimed_epsilon"])
-        return f"{found['verdict']!s}: ε ≥ {bound:.2f} of {claimed:.2f}"
+        bounds = (float(found[name]["epsilon"]) for name in ("bound", "final_bound"))
+        claimed = float(found["claimed_epsilon"])
+        return f"{found['verdict']!s}: attacks show ε {max(bounds):.2f} of {claimed:.2f}"
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path}: damaged result file ({error!r}). Delete it.") from None
 

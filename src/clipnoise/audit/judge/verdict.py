@@ -312,8 +312,8 @@ def _contract(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, Any
 def _empirical(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, Any]:
     found = audit(subject, judged.cache, Settings() if whole else QUICK)
     said = (
-        f"releases show ε ≥ {found['bound']['epsilon']:.2f} and final parameters show "
-        f"ε ≥ {found['final_bound']['epsilon']:.2f}; claimed is {found['claimed_epsilon']:.2f}"
+        f"releases show ε {found['bound']['epsilon']:.2f} and final parameters show "
+        f"ε {found['final_bound']['epsilon']:.2f}; claimed is {found['claimed_epsilon']:.2f}"
     )
     judged.note("audit", [said] if found["verdict"] == "refuted" else [], said)
     return found

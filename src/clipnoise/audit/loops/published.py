@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clipnoise.audit.empirical import lower_bound
+from clipnoise.audit.curve import Guesses
 from clipnoise.audit.loops.boundary import REPEATABLE
 from clipnoise.audit.loops.claim import LoopFinding
 from clipnoise.audit.loops.experiments import GUESSES, Experiments
@@ -109,16 +109,18 @@ def check_canaries(runs: Experiments) -> LoopFinding:
     if count < 1 or any(one is None for one in scored):
         return LoopFinding.skipped(name, "needs a loop that returns a model of inputs like those")
     scores, coins = (np.concatenate(part) for part in zip(*filter(None, scored), strict=True))
-    bound = lower_bound(scores, coins, delta=claim.delta, confidence=1 - GUESSES)
-    said = (
-        f"{bound.correct} of {bound.guesses} guesses about {bound.canaries} canaries are right, "
-        f"which shows ε ≥ {bound.epsilon:.2f}"
+    guesses, perfect = Guesses.by(scores, coins), Guesses.by(coins.astype(float), coins)
+    shown, most = (
+        each.epsilon_at_least(claim.delta, confidence=1 - GUESSES) for each in (guesses, perfect)
     )
-    perfect = lower_bound(coins.astype(float), coins, delta=claim.delta, confidence=1 - GUESSES)
-    if bound.epsilon > claim.epsilon:
+    said = (
+        f"{guesses.right[0]} of {guesses.made[0]} guesses about {guesses.canaries} canaries are "
+        f"right, and those of the surest show ε ≥ {shown:.2f}"
+    )
+    if shown > claim.epsilon:
         return LoopFinding(name, False, f"{said}; claimed is {claim.epsilon:g}")
     power = (
-        f"a model that gives every canary away shows ε ≥ {perfect.epsilon:.2f}; an attack on what "
+        f"a model that gives every canary away shows ε ≥ {most:.2f}; an attack on what "
         "is published stays far below the ε of a sound loop"
     )
     return LoopFinding(name, True, said, power)
