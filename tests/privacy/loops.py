@@ -348,6 +348,39 @@ class StandardisedByAll(Plain):
         return super().__call__([(x / largest, y) for x, y in data], record)
 
 
+class ShortBatch(Plain):
+    """Shuffles epochs, whose last batch has 20 examples and the others 40; sums are divided by 40.
+
+    Attributes:
+        divided: whether sums and their noise are divided by the examples of the batch, which are
+            public where n is.
+    """
+
+    claimed: ClassVar = {"sampler": "shuffled", "expected_batch_size": 40}
+    divided: ClassVar = False
+
+    def batches(self, n: int) -> Iterator[list[int]]:
+        order: list[int] = []
+        for _ in range(self.steps):
+            order = order or torch.randperm(n).tolist()
+            yield order[:40]
+            order = order[40:]
+
+    def released(self, total: Tensor, size: int) -> Tensor:
+        return (total + self.noise(total)) / (size if self.divided else 40)
+
+
+class ShortBatchAndItsNoise(ShortBatch):
+    divided: ClassVar = True
+
+
+class ShortBatchOverItsSize(ShortBatch):
+    """Sums are divided by the examples of the batch, and the noise by 40."""
+
+    def released(self, total: Tensor, size: int) -> Tensor:
+        return total / size + self.noise(total) / 40
+
+
 class WithReplacement(Plain):
     def batches(self, n: int) -> Iterator[list[int]]:
         for _ in range(self.steps):
@@ -474,6 +507,7 @@ MISTAKES: dict[type[Plain], str] = {
     ClippedToTwice: "sensitivity",
     MicrobatchNorms: "apart",
     RealisedBatchSize: "divisor",
+    ShortBatchOverItsSize: "smallest batch",
     CentredOnTheBatch: "apart",
     StandardisedByAll: "apart",
     Overflows: "apart",

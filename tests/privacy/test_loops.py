@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +24,7 @@ from torch import nn
 from clipnoise.audit import Claim
 from clipnoise.audit.loops.experiments import Experiments, Level, scaled
 from clipnoise.audit.loops.residual import measured
+from clipnoise.audit.loops.smallest import moved_by_one, smallest_step
 from clipnoise.audit.loops.verdict import judge_loop
 from clipnoise.audit.loops.watched import Loop, WatchedData, tensors_in
 from clipnoise.cli.program import program
@@ -74,6 +76,25 @@ def test_few_examples_for_each_step_are_not_refuted_where_empty_batches_release_
     assert not result["refuted_by"]
     (sampler,) = (each for each in result["checks"] if each["name"] == "sampler")
     assert "empty batches that are skipped" in sampler["power"]
+
+
+@pytest.mark.parametrize("loop", [loops.ShortBatch, loops.ShortBatchAndItsNoise])
+def test_a_short_last_batch_is_not_refuted_where_its_noise_is_divided_as_it_is(
+    loop: type[Plain],
+) -> None:
+    result = judged(loop(), claim(**loop.claimed))
+    assert not result["refuted_by"]
+    assert "smallest batch" in {each["name"] for each in result["checks"]}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_smallest_of_poisson_batches_shows_less_than_sensitivity_allows(seed: int) -> None:
+    runs = Experiments(Loop(Plain(), loops.STEPS), claim(), examples(), seed=seed)
+    step = smallest_step(runs)
+    assert step is not None
+    assert len(runs.whole(0).reads[step]) == min(map(len, runs.whole(0).reads[1:]))
+    sensitivity = loops.CLIP / loops.BATCH
+    assert sensitivity / 2 < moved_by_one(runs, step, math.inf) < 1.001 * sensitivity
 
 
 @pytest.mark.parametrize("name", honest())

@@ -128,7 +128,10 @@ def check_sampling(runs: Experiments) -> LoopFinding:
         return LoopFinding.skipped(name, "needs two steps")
     twice = next((batch for batch in batches if len(set(batch)) < len(batch)), None)
     if twice is not None:
-        said = f"a step read an example twice: {len(twice)} reads of {len(set(twice))} examples"
+        said = (
+            f"a step read an example twice: {len(twice)} reads of {len(set(twice))} examples; a "
+            "loop that takes each of them once reads it once, as in inputs, target = data[i]"
+        )
         return LoopFinding(name, False, said)
     if runs.claim.sampler != POISSON:
         return _of_another_sampler(runs, traces)

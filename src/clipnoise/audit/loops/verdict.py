@@ -19,6 +19,7 @@ from clipnoise.audit.loops.claim import Claim, LoopFinding
 from clipnoise.audit.loops.experiments import ALPHA, Experiments, Level
 from clipnoise.audit.loops.noise import check_noise_size
 from clipnoise.audit.loops.published import check_canaries, check_published, check_training
+from clipnoise.audit.loops.smallest import check_smallest_batch
 from clipnoise.audit.loops.watched import Loop
 from clipnoise.errors import UserError, reason
 
@@ -30,6 +31,7 @@ CHECKS: tuple[Callable[[Experiments], LoopFinding], ...] = (
     check_divisor,
     check_noise_size,
     check_sensitivity_of_loop,
+    check_smallest_batch,
     check_training,
     check_published,
     check_canaries,
