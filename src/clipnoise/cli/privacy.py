@@ -194,7 +194,8 @@ def _print_accounts(budgets: Mapping[str, Budget], sigma: float) -> None:
         tightest = min(found, key=lambda name: (not _proved(budgets[name]), found[name]))
         print("" if tightest == "exact" else f"\nby {tightest}")
         nominal = not _proved(budgets[tightest])
-        for what, text in _profile(budgets[tightest], sigma).lines(nominal=nominal).items():
+        bounds = _profile(budgets[tightest], sigma, found[tightest])
+        for what, text in bounds.lines(nominal=nominal).items():
             print(f"{what:<12}{text}")
 
 
@@ -206,13 +207,14 @@ def _stated(budget: Budget, sigma: float) -> dict[str, Any]:
         spent = budget.spent(sigma)
     except UserError as error:
         return {**of, "unavailable": str(error)}
-    profile = _profile(budget, sigma)
+    profile = _profile(budget, sigma, spent)
     points = {"epsilons": list(profile.epsilons), "deltas": list(profile.deltas)}
     return {**of, "epsilon": spent, **profile.stated(), "profile": points}
 
 
-def _profile(budget: Budget, sigma: float) -> PrivacyProfile:
-    return privacy_profile(budget.participation, budget.accountant, sigma)
+def _profile(budget: Budget, sigma: float, epsilon: float) -> PrivacyProfile:
+    stated = (epsilon, budget.delta)
+    return privacy_profile(budget.participation, budget.accountant, sigma, stated)
 
 
 @dataclass(frozen=True, kw_only=True)
