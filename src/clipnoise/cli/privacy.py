@@ -195,8 +195,10 @@ def _print_accounts(budgets: Mapping[str, Budget], sigma: float) -> None:
         print("" if tightest == "exact" else f"\nby {tightest}")
         nominal = not _proved(budgets[tightest])
         bounds = _profile(budgets[tightest], sigma, found[tightest])
-        for what, text in bounds.lines(nominal=nominal).items():
-            print(f"{what:<12}{text}")
+        lines = bounds.lines(nominal=nominal)
+        width = max(12, *(len(what) + 1 for what in lines))
+        for what, text in lines.items():
+            print(f"{what:<{width}}{text}")
 
 
 def _stated(budget: Budget, sigma: float) -> dict[str, Any]:
