@@ -153,6 +153,13 @@ def test_every_accountant_gives_the_profile_that_goes_with_its_epsilon(
     assert found.mu > 0
 
 
+def test_an_epsilon_beyond_all_floats_says_nothing_of_true_positive_rates() -> None:
+    found = privacy_profile(Participation(sampling_rate=0.05, steps=9), "rdp", 1e-2, (1e5, 1e-5))
+    with np.errstate(all="raise"):
+        assert found.true_positive_rate(0.0) <= 1
+        assert found.true_positive_rate(0.01) <= 1
+
+
 def test_every_accountant_has_a_case() -> None:
     assert {name for name, _ in COVERED} | {"monte-carlo"} == {*ACCOUNTANTS}
 

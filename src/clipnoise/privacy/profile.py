@@ -145,7 +145,8 @@ class PrivacyProfile:
 
         pairs = [*zip(self.epsilons, self.deltas, strict=True)]
         pairs += [] if self.point is None else [self.point]
-        epsilons, deltas = np.array(pairs).reshape(-1, 2).T
+        useful = [pair for pair in pairs if pair[0] <= LARGEST_LOSS]
+        epsilons, deltas = np.array(useful).reshape(-1, 2).T
         places = np.exp(epsilons)
         forward = deltas + places * false_positive_rate
         backward = 1 - (1 - deltas - false_positive_rate) / places
