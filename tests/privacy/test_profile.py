@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from clipnoise.privacy.accountants import AccountantName
+from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
 from clipnoise.privacy.accountants.gaussian import gaussian_delta
+from clipnoise.privacy.noise.buffered import BufferedNoise
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.profile import (
     DELTAS,
@@ -24,6 +25,26 @@ from clipnoise.privacy.profile import (
 Array = NDArray[np.float64]
 FPR = np.geomspace(1e-7, 0.5, 40)
 SAMPLED: tuple[AccountantName, ...] = ("pld", "prv", "rdp")
+
+
+# Each accountant with participations that it covers.
+COVERED: list[tuple[AccountantName, dict[str, Any]]] = [
+    ("pld", {"sampling_rate": 0.05, "steps": 100}),
+    ("prv", {"sampling_rate": 0.05, "steps": 100}),
+    ("rdp", {"sampling_rate": 0.05, "steps": 100}),
+    ("pld", {"sampling_rate": 0.2, "groups": 4, "steps": 100}),
+    ("pld-allocation", {"sampling_rate": 0.05, "groups": 20, "steps": 100}),
+    ("per-epoch", {"sampling_rate": 1.0, "groups": 20, "steps": 100}),
+    ("rdp", {"sampling_rate": 0.05, "steps": 100, "affected_examples": 4}),
+    ("rdp-replace", {"sampling_rate": 0.05, "steps": 100, "examples": 1000}),
+    ("pld", {"sampling_rate": 0.05, "steps": 100, "truncation_probability": 1e-12}),
+]
+DRAWN: dict[str, Any] = {
+    "sampling_rate": 1.0,
+    "groups": 4,
+    "steps": 12,
+    "noise": BufferedNoise(buffers=2),
+}
 
 
 def profile(accountant: AccountantName, sigma: float, **takes_part: Any) -> PrivacyProfile:
@@ -115,20 +136,7 @@ def test_a_gaussian_with_mu_and_the_slack_dominates_and_one_with_a_smaller_mu_do
     assert (dominating(0.97 * found.mu) < exact - 1e-12).any()
 
 
-@pytest.mark.parametrize(
-    ("accountant", "takes_part"),
-    [
-        ("pld", {"sampling_rate": 0.05, "steps": 100}),
-        ("prv", {"sampling_rate": 0.05, "steps": 100}),
-        ("rdp", {"sampling_rate": 0.05, "steps": 100}),
-        ("pld", {"sampling_rate": 0.2, "groups": 4, "steps": 100}),
-        ("pld-allocation", {"sampling_rate": 0.05, "groups": 20, "steps": 100}),
-        ("per-epoch", {"sampling_rate": 1.0, "groups": 20, "steps": 100}),
-        ("rdp", {"sampling_rate": 0.05, "steps": 100, "affected_examples": 4}),
-        ("rdp-replace", {"sampling_rate": 0.05, "steps": 100, "examples": 1000}),
-        ("pld", {"sampling_rate": 0.05, "steps": 100, "truncation_probability": 1e-12}),
-    ],
-)
+@pytest.mark.parametrize(("accountant", "takes_part"), COVERED)
 def test_every_accountant_gives_the_profile_that_goes_with_its_epsilon(
     accountant: AccountantName, takes_part: dict[str, Any]
 ) -> None:
@@ -143,6 +151,52 @@ def test_every_accountant_gives_the_profile_that_goes_with_its_epsilon(
         assert epsilon * (1 - 1e-3) - 1e-3 <= known <= 1.02 * epsilon + 0.01
     assert found.mu is not None
     assert found.mu > 0
+
+
+def test_an_epsilon_beyond_all_floats_says_nothing_of_true_positive_rates() -> None:
+    found = privacy_profile(Participation(sampling_rate=0.05, steps=9), "rdp", 1e-2, (1e5, 1e-5))
+    with np.errstate(all="raise"):
+        assert found.true_positive_rate(0.0) <= 1
+        assert found.true_positive_rate(0.01) <= 1
+
+
+def test_every_accountant_has_a_case() -> None:
+    assert {name for name, _ in COVERED} | {"monte-carlo"} == {*ACCOUNTANTS}
+
+
+@pytest.mark.parametrize(("accountant", "takes_part"), [*COVERED, ("monte-carlo", DRAWN)])
+@pytest.mark.parametrize(("sigma", "delta"), [(0.9, 3e-5), (3.0, 1e-5), (9.0, 1e-3)])
+def test_no_bound_of_a_profile_contradicts_the_epsilon_that_is_stated(
+    accountant: AccountantName, takes_part: dict[str, Any], sigma: float, delta: float
+) -> None:
+    given = Participation(**takes_part)
+    epsilon = given.epsilon(accountant, noise_multiplier=sigma, delta=delta)
+    found = privacy_profile(given, accountant, sigma, (epsilon, delta))
+    assert len(found.epsilons) < 160
+    for larger in (delta, 1.5 * delta, 30 * delta):
+        known = found.epsilon_at(larger)
+        assert known is not None
+        assert known <= epsilon
+    for further in (0, 0.1, 3):
+        assert found.delta_at(epsilon + further) <= delta
+    for rate in RATES:
+        assert found.true_positive_rate(rate) <= delta + np.exp(epsilon) * rate
+    deltas = [found.delta_at(value) for value in np.linspace(0, 2 * epsilon, 50)]
+    assert deltas == sorted(deltas, reverse=True)
+
+
+@pytest.mark.parametrize(("accountant", "takes_part"), COVERED)
+def test_the_curve_of_a_profile_alone_is_close_to_the_epsilon_at_any_delta(
+    accountant: AccountantName, takes_part: dict[str, Any]
+) -> None:
+    given = Participation(**takes_part)
+    for sigma in (0.9, 3.0):
+        found = profile(accountant, sigma, **takes_part)
+        for delta in (1e-2, 3e-4, 3e-6):
+            epsilon = given.epsilon(accountant, noise_multiplier=sigma, delta=delta)
+            known = found.epsilon_at(delta)
+            assert known is not None
+            assert known <= 1.03 * epsilon + 0.02
 
 
 def test_profiles_are_monotone() -> None:

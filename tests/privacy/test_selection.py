@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import shlex
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from budgets import flat_budget
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.privacy.accountants.poisson import epsilon
@@ -24,7 +25,7 @@ from clipnoise.privacy.accountants.selection import (
     selected_epsilon,
     selected_profile,
 )
-from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.calibration import calibrate, read_calibration
 from clipnoise.privacy.trials import DrawnTrials
 
 Array = NDArray[np.float64]
@@ -233,9 +234,13 @@ def test_calibrated_noise_meets_the_target_with_the_choice_and_not_much_more(
         too_little.verify()
 
 
-def test_the_options_of_a_budget_with_a_choice_describe_it() -> None:
+def test_the_options_of_a_budget_with_a_choice_describe_it(tmp_path: Path) -> None:
     law = DrawnTrials(mean=3, shape=0)
-    asked = flat_budget(epsilon=1, delta=1e-5, sampling_rate=0.1, steps=9, trials=law)
-    words = shlex.split(asked.options())
-    given = json.loads(words[words.index("--trials") + 1])
-    assert parse(DrawnTrials, given) == law
+    values: dict[str, Any] = {"delta": 1e-5, "sampling_rate": 0.5, "steps": 2, "trials": law}
+    asked = flat_budget(epsilon=1, **values)
+    path = tmp_path / "calibration.json"
+    assert main(["calibrate", *shlex.split(asked.options()), "--out", str(path)]) == 0
+    assert read_calibration(path).budget == asked
+    assert asked.key != replace(asked, trials=None).key
+    with pytest.raises(UserError, match="trials: only with epsilon"):
+        flat_budget(noise_multiplier=1, **values)

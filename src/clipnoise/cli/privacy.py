@@ -194,8 +194,11 @@ def _print_accounts(budgets: Mapping[str, Budget], sigma: float) -> None:
         tightest = min(found, key=lambda name: (not _proved(budgets[name]), found[name]))
         print("" if tightest == "exact" else f"\nby {tightest}")
         nominal = not _proved(budgets[tightest])
-        for what, text in _profile(budgets[tightest], sigma).lines(nominal=nominal).items():
-            print(f"{what:<12}{text}")
+        bounds = _profile(budgets[tightest], sigma, found[tightest])
+        lines = bounds.lines(nominal=nominal)
+        width = max(12, *(len(what) + 1 for what in lines))
+        for what, text in lines.items():
+            print(f"{what:<{width}}{text}")
 
 
 def _stated(budget: Budget, sigma: float) -> dict[str, Any]:
@@ -206,13 +209,14 @@ def _stated(budget: Budget, sigma: float) -> dict[str, Any]:
         spent = budget.spent(sigma)
     except UserError as error:
         return {**of, "unavailable": str(error)}
-    profile = _profile(budget, sigma)
+    profile = _profile(budget, sigma, spent)
     points = {"epsilons": list(profile.epsilons), "deltas": list(profile.deltas)}
     return {**of, "epsilon": spent, **profile.stated(), "profile": points}
 
 
-def _profile(budget: Budget, sigma: float) -> PrivacyProfile:
-    return privacy_profile(budget.participation, budget.accountant, sigma)
+def _profile(budget: Budget, sigma: float, epsilon: float) -> PrivacyProfile:
+    stated = (epsilon, budget.delta)
+    return privacy_profile(budget.participation, budget.accountant, sigma, stated)
 
 
 @dataclass(frozen=True, kw_only=True)

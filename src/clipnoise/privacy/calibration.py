@@ -59,8 +59,10 @@ class Calibration:
     @property
     def profile(self) -> PrivacyProfile:
         """What any attack can reach; computed once for each mechanism, and not in the file."""
-        budget = self.budget
-        return privacy_profile(budget.participation, budget.accountant, self.noise_multiplier)
+        budget, stated = self.budget, (self.epsilon, self.budget.delta)
+        return privacy_profile(
+            budget.participation, budget.accountant, self.noise_multiplier, stated
+        )
 
     def write(self, path: Path) -> None:
         """Write the file atomically, the inverse of `read_calibration`."""

@@ -14,10 +14,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from clipnoise.errors import UserError
-from clipnoise.fields import STRICT, Fraction, NonNegative
+from clipnoise.fields import STRICT, Fraction, NonNegative, unhashed_at
 from clipnoise.lazy import np
 from clipnoise.privacy.accountants import AccountantName
 from clipnoise.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
@@ -52,6 +52,9 @@ class PrivacyProfile:
         regret: Δ, how much the errors of attacks that the profile allows may be larger than those
             that μ and the slack allow; None without μ.
         unavailable: why there is no profile, or no μ; None if there are both.
+        point: ε and δ as they are stated of the mechanism, one more such point. It holds by itself:
+            no chord is drawn to it, because a bound that was verified by random draws errs with a
+            probability of its own.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -62,6 +65,7 @@ class PrivacyProfile:
     slack: Fraction = 0.0
     regret: NonNegative | None = None
     unavailable: str | None = None
+    point: Annotated[tuple[NonNegative, Fraction] | None, unhashed_at(None)] = None
 
     def stated(self) -> dict[str, Any]:
         """Return what is stated of it, as plain data: bounds, or why one is not available."""
@@ -112,11 +116,13 @@ class PrivacyProfile:
             return 1.0
         # δ is a convex function of e^ε, so it is at most its chord between two points.
         places = np.exp(np.array(self.epsilons))
-        chord = float(np.interp(math.exp(min(epsilon, LARGEST_LOSS)), places, self.deltas))
-        if not self.mu:
-            return chord
-        gaussian = float(gaussian_delta(self.mu, np.array([epsilon]))[0])
-        return min(chord, self.slack + (1 - self.slack) * gaussian)
+        known = [float(np.interp(math.exp(min(epsilon, LARGEST_LOSS)), places, self.deltas))]
+        if self.point is not None and epsilon >= self.point[0]:
+            known.append(self.point[1])
+        if self.mu:
+            gaussian = float(gaussian_delta(self.mu, np.array([epsilon]))[0])
+            known.append(self.slack + (1 - self.slack) * gaussian)
+        return min(known)
 
     def epsilon_at(self, delta: float) -> float | None:
         """Bound ε at a δ in (0, 1); None where the profile does not reach it."""
@@ -124,6 +130,8 @@ class PrivacyProfile:
         if self.deltas and delta >= self.deltas[-1]:
             places = np.exp(np.array(self.epsilons))
             known.append(math.log(float(np.interp(delta, self.deltas[::-1], places[::-1]))))
+        if self.point is not None and delta >= self.point[1]:
+            known.append(self.point[0])
         if self.mu and delta > self.slack:
             known.append(gaussian_epsilon(1 / self.mu, (delta - self.slack) / (1 - self.slack)))
         return min(known, default=None)
@@ -135,7 +143,11 @@ class PrivacyProfile:
         """
         from scipy.special import ndtr, ndtri
 
-        deltas, places = np.array(self.deltas), np.exp(np.array(self.epsilons))
+        pairs = [*zip(self.epsilons, self.deltas, strict=True)]
+        pairs += [] if self.point is None else [self.point]
+        useful = [pair for pair in pairs if pair[0] <= LARGEST_LOSS]
+        epsilons, deltas = np.array(useful).reshape(-1, 2).T
+        places = np.exp(epsilons)
         forward = deltas + places * false_positive_rate
         backward = 1 - (1 - deltas - false_positive_rate) / places
         bound = min(1.0, float(forward.min(initial=1.0)), float(backward.min(initial=1.0)))
@@ -156,7 +168,10 @@ def rounded_up(value: float, digits: int = 3) -> str:
 
 @lru_cache(maxsize=64)
 def privacy_profile(
-    participation: Participation, accountant: AccountantName, noise_multiplier: float
+    participation: Participation,
+    accountant: AccountantName,
+    noise_multiplier: float,
+    stated: tuple[float, float] | None = None,
 ) -> PrivacyProfile:
     """Return the profile of all T steps at σ; one that says why there is none, where there is none.
 
@@ -164,6 +179,7 @@ def privacy_profile(
         participation: in which steps a unit can take part.
         accountant: whose bounds are used.
         noise_multiplier: σ.
+        stated: ε and δ as the accountant states them; no bound of the profile contradicts them.
     """
 
     def deltas(epsilons: Array) -> Array:
@@ -186,6 +202,7 @@ def privacy_profile(
         slack=slack,
         regret=None if mu is None else 0.0 if exact is not None else hull.regret(mu, slack),
         unavailable=None if mu is not None else f"δ does not fall to {slack:g} at any ε",
+        point=stated,
     )
 
 
@@ -265,13 +282,19 @@ class _Hull:
         return max(0.0, float((allowed - alpha).max()))
 
     def thinned(self) -> _Hull:
-        """Return some of its corners: those that EPSILONS name, and some for each decade of FPR."""
+        """Return some of its corners: some for each decade of FPR and of δ.
+
+        Those beside EPSILONS and DELTAS are among them, so that bounds there are as before.
+        """
         false, _ = self.kinks()
+        last = len(self.deltas) - 1
         decades = -round(math.log10(SMALLEST_RATE))
         wanted = np.geomspace(SMALLEST_RATE, 1.0, decades * PER_DECADE)
-        near = np.searchsorted(-false, -wanted)
-        named = np.flatnonzero(np.isin(self.epsilons, EPSILONS))
-        kept = np.unique([0, len(self.deltas) - 1, *near, *named])
+        rates = np.searchsorted(-false, -wanted)
+        failures = np.searchsorted(-self.deltas, -np.append(wanted, DELTAS))
+        places = np.searchsorted(self.epsilons, EPSILONS)
+        beside = np.concatenate([failures, failures - 1, places, places - 1])
+        kept = np.unique([0, last, *rates, *np.clip(beside, 0, last)])
         return _Hull(self.epsilons[kept], self.deltas[kept])
 
 
