@@ -66,6 +66,14 @@ def test_a_method_that_cannot_be_compared_is_named_with_the_reason(
     assert "dp-adam 10.00 [10.00, 10.00]" in said
 
 
+def test_epsilons_of_different_adjacencies_are_said_to_be_incomparable(tmp_path: Path) -> None:
+    levels: Levels = {"dp-sgd": {"eps=1": [0.6, 0.7]}}
+    runs = runs_of(tmp_path, levels, levels)
+    assert "cannot be compared" not in caption(runs)
+    runs.loc[runs["panel"] == "second", "adjacency"] = "zero-out"
+    assert "cannot be compared: here the adjacency is add-remove, there zero-out." in caption(runs)
+
+
 def test_many_methods_have_no_sentence(tmp_path: Path) -> None:
     names = ("dp-sgd", "dp-adam", "dp-adamw", "dp-rmsprop", "dp-adambc", "dp-lion", "dp-muon")
     levels: Levels = {name: {"eps=1": [0.6, 0.7]} for name in names}

@@ -17,6 +17,7 @@ from clipnoise.report.lazy import alt, baseline, canvas, charts, records, tasks
 from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from clipnoise.report.formats import Metric
@@ -58,6 +59,7 @@ class ChangesFigure(SeveralPanels, FigureItem):
         others, metric = data.others["against"], data.metric
         intervals = baseline.change_intervals(data.runs, others, metric)
         figure, ((ax, _),) = tasks.rows_of(every, [("", data.runs)])
+        figure.set_figheight(0.9 + 0.22 * (len(every) + 1))  # a few rows need no more
         ax.axvline(0, color=canvas.PALE, linewidth=0.8)
         for height, series in enumerate(every):
             values = [one for one in found.get(series.key, {}).values() if not np.isnan(one)]
@@ -122,7 +124,11 @@ class ChangesFigure(SeveralPanels, FigureItem):
         ]
         equal = "ε" if private["budget"].str.startswith("eps=").all() else "σ"
         unit = " in points" if metric.unit else ""
-        return f"Gain at equal {equal}{unit}, with 95% intervals over seeds: {'; '.join(gains)}."
+        gain = f"Gain at equal {equal}{unit}, with 95% intervals over seeds: {'; '.join(gains)}."
+        here, there = (_adjacencies(runs) for runs in (private, data.others["against"]))
+        if here == there:
+            return gain
+        return f"{gain} These ε cannot be compared: here the adjacency is {here}, there {there}."
 
     def _axis(self, data: ItemData) -> str:
         """Return what the horizontal axis shows: against what, and that more is better."""
@@ -131,6 +137,10 @@ class ChangesFigure(SeveralPanels, FigureItem):
 
     def _changes(self, data: ItemData) -> Mapping[Key, Mapping[Place, float]]:
         return baseline.changes(data.runs, data.others["against"], data.metric)
+
+
+def _adjacencies(runs: pd.DataFrame) -> str:
+    return ", ".join(sorted(set(runs["adjacency"]) - {""}))
 
 
 def _gain(by_task: Mapping[Place, float], mean: Interval | None, metric: Metric) -> str:
