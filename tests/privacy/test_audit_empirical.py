@@ -49,7 +49,7 @@ def test_honest_methods_are_not_refuted_but_the_canaries_are_seen(name: str, cac
         (BandedNoise(bands=2), "cyclic-poisson"),
         (BandedNoise(bands=2), "cyclic"),
         (CancellingNoise(cancelled=0.9), "cyclic"),
-        (CancellingNoise(cancelled=0.9), "balls-in-bins"),
+        pytest.param(CancellingNoise(cancelled=0.9), "balls-in-bins", marks=pytest.mark.long),
     ],
 )
 def test_correlated_noise_is_whitened_before_scoring(

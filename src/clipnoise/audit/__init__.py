@@ -1,7 +1,8 @@
 """Audits: whether a method's real code keeps the promise that its ε rests on.
 
-Belongs here: attacks on releases, tests of what is claimed, deliberately broken variants that the attacks
-must expose, and published ε computed again. Does not: new methods, accountants, typesetting.
+Belongs here: attacks on releases, tests of what is claimed, deliberately broken variants that the
+attacks must expose, and published ε computed again. Does not: new methods, accountants,
+typesetting.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ COLUMNS = (
     "Noise: the variance of the noise that was added, as a multiple of what σ requires.",
     "Claimed ε: what the accountant gives for the mechanism. Smaller is more private.",
     "ε shown by releases: an attacker guessed which planted examples (canaries) took part, and was "
-    "right more often than the claimed mechanism allows if it had the noise that this smaller ε "
-    "takes. What is refuted is its whole trade-off curve, of which ε at the δ below is one point. "
+    "right more often than the claimed mechanism would allow with the noise that this ε takes. "
+    "What is refuted is its whole trade-off curve, of which ε at the δ below is one point. "
     "Above the claimed ε the claim is false. It stays far below the claim even for the exact "
     "mechanism, because attacks on single runs are not optimal.",
     "ε shown by final parameters: the same for an attacker who sees the parameters at the end, and "

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Len
 
 from clipnoise.lazy import np
+from clipnoise.report.blocks import Block, FigureBlock
 from clipnoise.report.formats import budget
 from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.report.lazy import alt, baseline, canvas, charts, records, tasks
 from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
+    from clipnoise.report.formats import Metric
     from clipnoise.report.records import Key, Place
+    from clipnoise.report.statistics import Interval
+
+FEW = 6  # methods that a sentence names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,11 @@ class ChangesFigure(SeveralPanels, FigureItem):
         """The panels that these are compared with."""
         return {"against": self.against}
 
+    def blocks(self, data: ItemData) -> Iterator[Block]:
+        """Yield the figure below a sentence that says what each method gains."""
+        caption = " ".join(filter(None, [data.placed.caption, self._sentence(data)]))
+        yield FigureBlock(title=data.title, caption=caption, image=data.image)
+
     def draw(self, data: ItemData) -> Figure:
         """Draw by how much each method changes from one panel to another: a tick for each task.
 
@@ -48,6 +59,7 @@ class ChangesFigure(SeveralPanels, FigureItem):
         others, metric = data.others["against"], data.metric
         intervals = baseline.change_intervals(data.runs, others, metric)
         figure, ((ax, _),) = tasks.rows_of(every, [("", data.runs)])
+        figure.set_figheight(0.9 + 0.22 * (len(every) + 1))  # a few rows need no more
         ax.axvline(0, color=canvas.PALE, linewidth=0.8)
         for height, series in enumerate(every):
             values = [one for one in found.get(series.key, {}).values() if not np.isnan(one)]
@@ -98,6 +110,26 @@ class ChangesFigure(SeveralPanels, FigureItem):
         )
         return [(ticks + means).properties(width="container", height=alt.Step(charts.HEIGHT))]
 
+    def _sentence(self, data: ItemData) -> str:
+        """Return what each of a few methods gains, with what the seeds leave open."""
+        private = data.runs[records.is_private(data.runs)]
+        every = canvas.series(private)
+        if not 0 < len(every) <= FEW:
+            return ""
+        found, metric = self._changes(data), data.metric
+        intervals = baseline.change_intervals(data.runs, data.others["against"], metric)
+        gains = [
+            f"{one.key[1]} {_gain(found.get(one.key, {}), intervals.get(one.key), metric)}"
+            for one in every
+        ]
+        equal = "ε" if private["budget"].str.startswith("eps=").all() else "σ"
+        unit = " in points" if metric.unit else ""
+        gain = f"Gain at equal {equal}{unit}, with 95% intervals over seeds: {'; '.join(gains)}."
+        here, there = (_adjacencies(runs) for runs in (private, data.others["against"]))
+        if here == there:
+            return gain
+        return f"{gain} These ε cannot be compared: here the adjacency is {here}, there {there}."
+
     def _axis(self, data: ItemData) -> str:
         """Return what the horizontal axis shows: against what, and that more is better."""
         than = ", ".join(f"{axis} {label}" for axis, label in self.against.items())
@@ -105,3 +137,25 @@ class ChangesFigure(SeveralPanels, FigureItem):
 
     def _changes(self, data: ItemData) -> Mapping[Key, Mapping[Place, float]]:
         return baseline.changes(data.runs, data.others["against"], data.metric)
+
+
+def _adjacencies(runs: pd.DataFrame) -> str:
+    return ", ".join(sorted(set(runs["adjacency"]) - {""}))
+
+
+def _gain(by_task: Mapping[Place, float], mean: Interval | None, metric: Metric) -> str:
+    """Return the mean change of a method, and that at each budget where budgets are all its tasks.
+
+    Args:
+        by_task: the change on each dataset and model at each budget.
+        mean: their mean; None where it is not known.
+        metric: what is compared.
+    """
+    if mean is None:
+        diverged = any(math.isinf(value) for value in by_task.values())
+        return "cannot be compared: " + ("runs diverged" if diverged else "runs are missing")
+    budgets = {text: metric.show(value) for (_, _, text), value in by_task.items()}
+    if not 1 < len(budgets) == len(by_task):
+        return mean.show(metric)
+    parts = ", ".join(f"{value} at {budget(text)}" for text, value in budgets.items())
+    return f"{mean.show(metric)} ({parts})"

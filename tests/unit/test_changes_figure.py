@@ -1,0 +1,80 @@
+"""What methods gain from one panel to another, in a sentence below the figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from reporting_data import item_data, run_row, write_table
+
+from clipnoise.report.blocks import FigureBlock
+from clipnoise.report.records import read_runs
+from clipnoise.studies.columns import RUN_COLUMNS
+
+Levels = dict[str, dict[str, list[float | None]]]  # by method and budget, one for each seed
+
+
+def runs_of(folder: Path, first: Levels, second: Levels) -> pd.DataFrame:
+    rows = [
+        run_row(
+            panel=panel,
+            method=method,
+            budget=budget,
+            seed=seed,
+            **({"status": "diverged"} if value is None else {"test_accuracy": value}),
+        )
+        for panel, levels in (("first", first), ("second", second))
+        for method, by_budget in levels.items()
+        for budget, values in by_budget.items()
+        for seed, value in enumerate(values)
+    ]
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
+
+
+def caption(runs: pd.DataFrame) -> str:
+    options = {"panels": ("first",), "against": {"sampler": "poisson"}}
+    data = item_data("changes", runs, others={"against": ("second",)}, **options)
+    (block,) = data.item.blocks(data)
+    assert isinstance(block, FigureBlock)
+    return block.caption
+
+
+def test_the_sentence_gives_the_mean_gain_its_interval_and_the_gain_at_each_epsilon(
+    tmp_path: Path,
+) -> None:
+    first: Levels = {"dp-sgd": {"eps=1": [0.60, 0.62], "eps=8": [0.80, 0.82]}}
+    second: Levels = {"dp-sgd": {"eps=1": [0.58, 0.58], "eps=8": [0.80, 0.80]}}
+    said = caption(runs_of(tmp_path, first, second))
+    # 2 and 4 points at ε = 1, 0 and 2 at ε = 8: by seed 1 and 3, 2 ± 12.7 · 1
+    assert "Gain at equal ε in points" in said
+    assert "dp-sgd 2.00 [−10.71, 14.71] (3.00 at ε = 1, 1.00 at ε = 8)." in said
+
+
+@pytest.mark.parametrize(
+    ("lost", "why"), [([0.6, None], "runs diverged"), ([0.6], "runs are missing")]
+)
+def test_a_method_that_cannot_be_compared_is_named_with_the_reason(
+    lost: list[float | None], why: str, tmp_path: Path
+) -> None:
+    first: Levels = {"dp-sgd": {"eps=1": lost}, "dp-adam": {"eps=1": [0.7, 0.7]}}
+    second: Levels = {"dp-sgd": {"eps=1": [0.6, 0.6]}, "dp-adam": {"eps=1": [0.6, 0.6]}}
+    if why == "runs are missing":
+        second = {"dp-adam": second["dp-adam"]}
+    said = caption(runs_of(tmp_path, first, second))
+    assert f"dp-sgd cannot be compared: {why}" in said
+    assert "dp-adam 10.00 [10.00, 10.00]" in said
+
+
+def test_epsilons_of_different_adjacencies_are_said_to_be_incomparable(tmp_path: Path) -> None:
+    levels: Levels = {"dp-sgd": {"eps=1": [0.6, 0.7]}}
+    runs = runs_of(tmp_path, levels, levels)
+    assert "cannot be compared" not in caption(runs)
+    runs.loc[runs["panel"] == "second", "adjacency"] = "zero-out"
+    assert "cannot be compared: here the adjacency is add-remove, there zero-out." in caption(runs)
+
+
+def test_many_methods_have_no_sentence(tmp_path: Path) -> None:
+    names = ("dp-sgd", "dp-adam", "dp-adamw", "dp-rmsprop", "dp-adambc", "dp-lion", "dp-muon")
+    levels: Levels = {name: {"eps=1": [0.6, 0.7]} for name in names}
+    assert caption(runs_of(tmp_path, levels, levels)) == ""
