@@ -17,16 +17,13 @@ TEMPLATE = Path(__file__).parents[2] / "reports" / "templates" / "audit.typ"
 
 # In short, there is one B, and no run is longer than 60 steps.
 IN_FULL = ("a tenth of the noise for some B", "the clean mean after 600 steps")
-QUICK = (
-    "the last run's clean mean",
-    "a function of torch is replaced",
-)
+QUICK = "the last run's clean mean"
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.long)
+        pytest.param(name, marks=() if name == QUICK else pytest.mark.long)
         for name in judged_leaks.PLANTED
     ],
 )

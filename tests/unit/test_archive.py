@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from test_verify import STUDY, trained
+from test_verify import STUDY, project, trained
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.studies.archive import MANIFEST, unpack
 
-__all__ = ["trained"]
+__all__ = ["project", "trained"]
 
 METHOD = '''
 from __future__ import annotations

@@ -128,7 +128,7 @@ def test_pure_dp_gives_the_binomial_tail() -> None:
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
 def test_it_shows_more_than_the_bound_at_one_delta(mu: float) -> None:
     shown, before, claim = [], [], gaussian_epsilon(1 / mu, 1e-5)
-    for seed in range(5):
+    for seed in range(3):
         scores, coins = gaussian(mu, 3000, seed)
         shown.append(gaussian_epsilon(1 / max(mu_at_least(scores, coins), 1e-3), 1e-5))
         before.append(Guesses.by(scores, coins).epsilon_at_least(1e-5))

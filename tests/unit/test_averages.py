@@ -55,25 +55,34 @@ def models(run: Run) -> list[Tensor]:
     return [run.evaluated(), *(run.evaluated() for _ in run.steps(Clock()))]
 
 
+@pytest.fixture(scope="module")
+def iterates(cache: Path) -> dict[str, list[Tensor]]:
+    """Return what each method evaluates at every step without an average."""
+    return {method: models(prepared(spec(None, method), cache)) for method in METHODS}
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_an_exponential_average_has_the_weights_of_its_decay(method: str, cache: Path) -> None:
-    iterates = models(prepared(spec(None, method), cache))
+def test_an_exponential_average_has_the_weights_of_its_decay(
+    method: str, cache: Path, iterates: dict[str, list[Tensor]]
+) -> None:
     decays = [min(0.4, t / (t + 9)) for t in range(1, T + 1)]
     weights = torch.ones(T + 1)
     for t, decay in enumerate(decays, start=1):
         weights[:t] *= decay
         weights[t] = 1 - decay
     assert float(weights.sum()) == pytest.approx(1)
-    expected = (weights[:, None] * torch.stack(iterates)).sum(0)
+    expected = (weights[:, None] * torch.stack(iterates[method])).sum(0)
     torch.testing.assert_close(models(prepared(spec(EMA, method), cache))[-1], expected)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_tail_average_is_the_mean_of_the_last_iterates(method: str, cache: Path) -> None:
-    iterates = models(prepared(spec(None, method), cache))
+def test_a_tail_average_is_the_mean_of_the_last_iterates(
+    method: str, cache: Path, iterates: dict[str, list[Tensor]]
+) -> None:
+    plain = iterates[method]
     averaged = models(prepared(spec(TAIL, method), cache))
     for t in range(T + 1):
-        expected = torch.stack(iterates[7 : t + 1]).mean(0) if t > 7 else iterates[t]
+        expected = torch.stack(plain[7 : t + 1]).mean(0) if t > 7 else plain[t]
         torch.testing.assert_close(averaged[t], expected)
 
 

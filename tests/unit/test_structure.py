@@ -31,7 +31,7 @@ LAYERS = [
     {"cli"},
 ]
 # Files of reports that read or write JSON as it is; everywhere else a mapping has a type.
-FREE_FORM = {"audits.py", "judgement.py", "pdf.py", "publication.py"}
+FREE_FORM = {"audits.py", "judgement.py"}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 HEAVY = {"mlflow", "opacus", "sklearn", "timm", "torch", "torchvision", "transformers"}
 IGNORED = {"results", "data", "weights"}

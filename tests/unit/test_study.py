@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,6 @@ ROOT = Path(__file__).parents[2]
 SCALES = sorted((ROOT / "workflow" / "scales").glob("*.yaml"))
 FILES = sorted((ROOT / "workflow" / "studies").rglob("*.yaml"))
 STUDIES = [path for path in FILES if path.name != SHARED_FILE]
-SCHEMAS = schemas()
-REGISTRY = Registry().with_resources(
-    (name, Resource.from_contents(schema)) for name, schema in SCHEMAS.items()
-)
-
 LONGER = {"expected_batch_size": 100, "steps": 50}
 
 
@@ -258,18 +254,30 @@ def test_names_that_are_too_long_for_a_file_are_refused(tmp_path: Path) -> None:
         Plan.from_values({"studies": [str(long)]}, tmp_path)
 
 
+@cache
+def validators() -> dict[str, Any]:
+    """Return what holds values to each schema, without checking the schema itself each time."""
+    made = schemas()
+    resources = ((name, Resource.from_contents(schema)) for name, schema in made.items())
+    registry = Registry().with_resources(resources)
+    kinds = jsonschema.validators
+    return {
+        name: kinds.validator_for(schema)(schema, registry=registry)
+        for name, schema in made.items()
+    }
+
+
 def validate(name: str, values: Any) -> None:
-    """Check values against a schema, without checking the schema itself each time."""
-    schema = SCHEMAS[f"{name}.schema.json"]
-    jsonschema.validators.validator_for(schema)(schema, registry=REGISTRY).validate(values)
+    validators()[f"{name}.schema.json"].validate(values)
 
 
 def test_the_command_writes_valid_schemas_of_a_moderate_size(tmp_path: Path) -> None:
     assert main(["schema", "--out", str(tmp_path)]) == 0
     texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert {name: json.loads(text) for name, text in texts.items()} == SCHEMAS
+    written = {name: json.loads(text) for name, text in texts.items()}
+    assert written == {name: made.schema for name, made in validators().items()}
     assert sum(len(text.splitlines()) for text in texts.values()) < 4300
-    for schema in SCHEMAS.values():
+    for schema in written.values():
         jsonschema.validators.validator_for(schema).check_schema(schema)
 
 

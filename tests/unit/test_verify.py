@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import AbstractContextManager
+import shutil
+from contextlib import AbstractContextManager, chdir
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,16 @@ STUDY: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Train the first of the two runs of a study, and return its folder."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which the first of the two runs of a study is trained."""
+    folder = tmp_path_factory.mktemp("project")
+    with chdir(folder):
+        train_the_first()
+    return folder
+
+
+def train_the_first() -> None:
     Path("config.yaml").write_text(yaml.safe_dump({"studies": ["mine.yaml"], "device": "cpu"}))
     Path("mine.yaml").write_text(yaml.safe_dump(STUDY))
     spec = load_study(Path("mine.yaml")).runs[0].spec
@@ -54,7 +61,15 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert main(["calibrate", *spec.budget.options().split(), "--out", calibration]) == 0
     words = ["--spec", json.dumps(to_mapping(spec)), "--calibration", calibration]
     assert main(["train", *words, "--device", "cpu"]) == 0
-    return Path("results/runs") / spec.folder
+
+
+@pytest.fixture
+def trained(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a copy of the folder, and return that of its run."""
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    (summary,) = Path("results/runs").rglob("summary.json")
+    return summary.parent
 
 
 def test_a_finished_run_is_repeated_bit_for_bit(

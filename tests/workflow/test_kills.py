@@ -28,7 +28,7 @@ from clipnoise.studies.study import Study, load_study
 
 pytestmark = pytest.mark.workflow
 
-KILLS = int(os.environ.get("CLIPNOISE_KILLS", "8"))
+KILLS = int(os.environ.get("CLIPNOISE_KILLS", "4"))
 LONGEST = 1.2  # seconds to the kill; a run of the study takes about one
 SHORTEST = 0.1  # seconds from a checkpoint to the kill
 STUDY: dict[str, Any] = {

@@ -19,6 +19,7 @@ from clipnoise.files import read_yaml, require_writable, write_atomically, write
 if TYPE_CHECKING:
     import pandas as pd
 
+    from clipnoise.report.judgement import LeagueStanding
     from clipnoise.studies.config import Config
     from clipnoise.studies.league import LeagueEntry
     from clipnoise.studies.study import Study
@@ -193,7 +194,7 @@ class Contest:
         tune: Mapping[str, Any],
         out: Path,
         cores: str,
-    ) -> dict[str, Any]:
+    ) -> LeagueStanding:
         """Train a copy of a method and its baseline, and return where it stands, as plain data.
 
         Args:
@@ -227,9 +228,13 @@ class Contest:
         runs = read_runs(Path(self.config.results) / "studies" / entry.name / "runs.parquet")
         league, among = self._results(entry)
         return {
-            **{"size": self.size, "study": str(study), "baseline": entry.baseline},
-            **{"tune": entry.tune, "space": entry.space, "among": among},
-            **{"report": f"{self.config.reports}/{entry.name}/report.pdf"},
+            "size": self.size,
+            "study": str(study),
+            "baseline": entry.baseline,
+            "tune": entry.tune,
+            "space": entry.space,
+            "among": among,
+            "report": f"{self.config.reports}/{entry.name}/report.pdf",
             **standing(runs, league, method, entry.baseline),
         }
 

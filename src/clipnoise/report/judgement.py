@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 
@@ -33,6 +33,75 @@ VERDICTS = {
     "void": "Void. A control that is judged beside every file came out wrong: do not rely on this "
     "judgement.",
 }
+
+
+class LeagueRank(TypedDict):
+    """The rank of a method among `of`, and the lowest and highest that cannot be excluded."""
+
+    rank: int
+    low: int
+    high: int
+    of: int
+
+
+class LeagueSetting(TypedDict):
+    """How a method does at one task and budget.
+
+    Attributes:
+        task, epsilon, metric: the panel, its ε, and the column by which methods are compared.
+        mean: over `runs` completed of `planned` runs; None without any.
+        over: mean, low and high of the difference to the baseline; None without a pair of seeds.
+        rank: None where a run is lacking, or ε is no guarantee under the same adjacency.
+        not_ranked: the labels of methods for which that is so.
+        hyperparameters: as in the table of runs.
+        time: the median device time as a multiple of the baseline's; None if unknown.
+    """
+
+    task: str
+    epsilon: float
+    metric: str
+    mean: float | None
+    runs: int
+    planned: int
+    over: list[float] | None
+    rank: LeagueRank | None
+    not_ranked: list[str]
+    hyperparameters: str
+    time: float | None
+
+
+class Standing(TypedDict):
+    """Where a method stands in a league.
+
+    Attributes:
+        settings: one for each task and budget.
+        time: over all of them.
+        held_up: whether other work held the runs up.
+    """
+
+    settings: list[LeagueSetting]
+    time: float | None
+    held_up: bool
+
+
+class LeagueStanding(Standing):
+    """The same, with what it is that the method took part in.
+
+    Attributes:
+        size: "lite" or "full".
+        study, report: the files of its study and of its report.
+        baseline: the method with which it is compared.
+        tune, space: what was tuned, and whose choice that is.
+        among: in words, the methods among which it is ranked.
+    """
+
+    size: str
+    study: str
+    report: str
+    baseline: str
+    tune: Mapping[str, Mapping[str, object]]
+    space: str
+    among: str
 
 
 def build_judgement(result: dict[str, Any], template: Path) -> bytes:
@@ -126,7 +195,7 @@ def _cost(result: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def standing_rows(league: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def standing_rows(league: LeagueStanding) -> tuple[list[str], list[list[str]]]:
     """Return where a method stands in the league: the heads of a table, and its rows."""
     base, rows = league["baseline"], []
     for at in league["settings"]:
@@ -155,7 +224,7 @@ def _standing(result: dict[str, Any]) -> Iterator[TextBlock | SheetBlock]:
         yield text("What these columns mean", list(_reading(league)))
 
 
-def _reading(league: dict[str, Any]) -> Iterator[str]:
+def _reading(league: LeagueStanding) -> Iterator[str]:
     base = league["baseline"]
     whose = {GIVEN: "as given", base: f"that of {base}, because no other was given"}
     found = whose.get(league["space"], "the league's for this method")
@@ -194,9 +263,7 @@ def _controls(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
 # ---- Where it stands
 
 
-def standing(
-    runs: pd.DataFrame, league: pd.DataFrame, method: str, baseline: str
-) -> dict[str, Any]:
+def standing(runs: pd.DataFrame, league: pd.DataFrame, method: str, baseline: str) -> Standing:
     """Compare a method with a baseline, and rank it among the methods of the league.
 
     Args:
@@ -206,8 +273,7 @@ def standing(
         baseline: the id of the baseline.
 
     Returns:
-        Plain data: `settings`, one for each task and budget; `time`, the median device time as a
-        multiple of the baseline's, None if unknown; and whether other work `held_up` the runs.
+        Plain data.
     """
     known = league[~league["method"].isin([method, baseline])]
     both = pd.concat([run_rows(runs), known], ignore_index=True)
@@ -216,7 +282,7 @@ def standing(
         trained = where(runs, panel=panel, epsilon=epsilon)
         if len(trained):
             ratio = _ratio(trained, method, baseline)
-            settings.append({**_setting(here, method, baseline), "time": ratio})
+            settings.append(_setting(here, method, baseline, ratio))
     time = _ratio(runs, method, baseline)
     return {"settings": settings, "time": time, "held_up": contended(runs)}
 
@@ -226,7 +292,7 @@ def _ratio(runs: pd.DataFrame, method: str, baseline: str) -> float | None:
     return None if pd.isna(ratio) else ratio
 
 
-def _setting(rows: pd.DataFrame, method: str, baseline: str) -> dict[str, Any]:
+def _setting(rows: pd.DataFrame, method: str, baseline: str, time: float | None) -> LeagueSetting:
     """Return how a method does at one task and budget, as plain data."""
     mine = where(rows, method=method)
     done = where(mine, status="completed")
@@ -253,12 +319,13 @@ def _setting(rows: pd.DataFrame, method: str, baseline: str) -> dict[str, Any]:
         "rank": _rank(complete, method, higher_is_better=up) if method in complete else None,
         "not_ranked": sorted({*rows["label"]} - {*complete}),
         "hyperparameters": str(first["hyperparameters"]),
+        "time": time,
     }
 
 
 def _rank(
     scores: Mapping[str, Mapping[int, float]], method: str, *, higher_is_better: bool
-) -> dict[str, Any]:
+) -> LeagueRank:
     """Return the rank of a method, with the ranks that cannot be excluded.
 
     A method is surely better or worse than another one if they differ in a two-sided paired t-test

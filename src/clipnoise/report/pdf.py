@@ -89,7 +89,7 @@ def typeset(content: object, template: Path, images: Mapping[str, Path]) -> byte
             raise UserError(f"{template}: {error}") from None
 
 
-def plain(value: Any) -> dict[str, Any]:
+def plain(value: Any) -> dict[str, object]:
     """Return a dataclass as a template reads it."""
     return {**({"kind": value.kind} if hasattr(value, "kind") else {}), **vars(value)}
 

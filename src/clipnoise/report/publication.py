@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -17,7 +16,7 @@ from clipnoise.studies.study import Study
 TYPES = {str: "sc:Text", float: "sc:Float", int: "sc:Integer"}
 
 # The specification asks for this context word by word, in this order.
-CONTEXT: dict[str, Any] = {
+CONTEXT: dict[str, object] = {
     "@language": "en",
     "@vocab": "https://schema.org/",
     **{name: f"cr:{name}" for name in ("citeAs", "column")},
@@ -68,7 +67,7 @@ def read_published(path: Path) -> pd.DataFrame:
     return read_table(path, PUBLISHED)
 
 
-def croissant(study: Study, name: str, file: bytes) -> dict[str, Any]:
+def croissant(study: Study, name: str, file: bytes) -> dict[str, object]:
     """Describe a Parquet file of rows in the Croissant format, a vocabulary for datasets.
 
     Args:

@@ -179,6 +179,9 @@ def _opacus(analysis: str) -> ModuleType:
     """Load one of Opacus' analyses under another name, without torch and the rest of Opacus.
 
     Importing the package itself takes seconds, and every run checks its calibration.
+    dp-accounting has the same analysis, but at fractional orders it adds the terms of alternating
+    sign by their size, and gives up on orders near 1: at σ = 0.5, q = 0.05, T = 200 and δ = 1e-5
+    its ε is 28.27 and not 27.98.
     """
     name = "clipnoise_opacus_accountants"
     if name not in sys.modules:
