@@ -36,6 +36,7 @@ WORDS = Signature("tokens", (128,), 2, vocabulary=28_996)
 LORA = {"pretrained": False, "train": "lora", "dropout": 0.0}
 NETWORKS = {**CASES, "bert-base, lora": Case("bert-base", WORDS, LORA)}
 PROCESSES = (1, 2)
+OWN_LOAD = max(PROCESSES) + 0.5  # more is that of other programs
 
 PAGE = """\
 # A step that processes take together
@@ -43,7 +44,7 @@ PAGE = """\
 One process of one thread, or two of one thread each, take the same steps of DP-Adam, batches \
 and noise included. Wall time and processor time are those of a step: the median of the slower \
 process, and the median over rounds in which the numbers of processes take turns. The ratio is \
-that of wall time to one process; it means something only on a machine that does nothing else. \
+that of wall time to one process. Both are left out where other programs used the machine, too. \
 Memory is the most that a process has held, Python and torch included; bytes are those that all \
 processes together have sent in a step. `python benchmarks/ranks.py` makes this page.
 
@@ -182,14 +183,16 @@ def write(rows: list[dict[str, Any]], folder: Path) -> None:
         table = pd.concat([before[~before["network"].isin(table["network"])], table])
     table.to_csv(path, index=False)
     shown = [" | ".join(HEADINGS.values()), " | ".join("---" for _ in HEADINGS)]
-    shown += [" | ".join(shown_value(row[key]) for key in HEADINGS) for _, row in table.iterrows()]
+    shown += [" | ".join(cells(row)) for _, row in table.iterrows()]
     lines = "\n".join(f"| {line} |" for line in shown)
     (folder / "ranks.md").write_text(PAGE.format(table=lines))
 
 
-def shown_value(value: Any) -> str:
-    """Return a value as the page has it; whole numbers with separators."""
-    return value if isinstance(value, str) else f"{value:,}"
+def cells(row: pd.Series) -> list[str]:
+    """Return the cells of a row of the page: no wall time where the machine had other work."""
+    left_out = ("wall", "ratio") if row["load"] > OWN_LOAD else ()
+    values = {key: "—" if key in left_out else row[key] for key in HEADINGS}
+    return [text if isinstance(text, str) else f"{text:,}" for text in values.values()]
 
 
 def main() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +20,7 @@ from clipnoise.gradients.clipping import clipped_sum, row_norms
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import OneByOne, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.held import peak_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from clipnoise.fields import Precision
     from clipnoise.gradients.engine import GradientEngine, Losses
 
+    Trial = Callable[[int], tuple[Inputs, Tensor]]
+
+logger = logging.getLogger(__name__)
 
 OF_VMAP = {
     r"data-dependent|\.item\(\)|dynamic shape": "its code depends on the values of its inputs",
@@ -38,11 +44,12 @@ OF_VMAP = {
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """An engine, its name and why it was chosen."""
+    """An engine, its name, why it was chosen, and the size of its physical batches."""
 
     engine: GradientEngine
     name: str
     reason: str
+    size: int
 
 
 def choose_engine(
@@ -52,6 +59,8 @@ def choose_engine(
     precision: Precision = "float32",
     *,
     batch: int = 8,
+    size: int = 256,
+    free: int | None = None,
 ) -> EngineChoice:
     """Choose the fastest engine that takes a network and gives correct clipped sums in a trial.
 
@@ -64,7 +73,10 @@ def choose_engine(
         losses: (outputs, targets) → the loss of each example, shape (b,).
         examples: the private examples.
         precision: of the engine's passes; its results are checked at float32.
-        batch: examples in a physical batch of the run.
+        batch: the expected number of examples in a batch.
+        size: the most examples in a physical batch.
+        free: bytes that a physical batch may take: where `size` examples would take more, it is
+            halved until they do not. None does not ask.
 
     Raises:
         UserError: no engine can compute the network's per-example gradients; says why for each.
@@ -78,42 +90,36 @@ def choose_engine(
 
     problems: list[str] = []
     for kind in (FactoredEngine, VmapEngine, OneByOne):
-        engine = kind(network, losses)
-        problem = _problem(engine, trial, precision, batch)
+        engine, fitting = kind(network, losses), size
+        problem = _tried(engine, partial(_difference, engine, trial, precision))
+        if problem is None and free is not None:
+            fitting = _fitting(engine, trial, size, free)
+        if problem is None and isinstance(engine, FactoredEngine):
+            together = min(batch, fitting)
+            problem = _tried(engine, partial(_unequal_parts, engine, trial, together))
         if problem is None:
             apart = "every layer has a rule" + ("" if engine.together else ", vmap hides the batch")
-            return EngineChoice(engine, kind.name, "; ".join(problems) or apart)
+            return EngineChoice(engine, kind.name, "; ".join(problems) or apart, fitting)
         problems.append(f"{kind.name} cannot: {problem}")
     raise UserError(
         f"model: no engine can compute its per-example gradients. {'; '.join(problems)}."
     )
 
 
-def _problem(
-    engine: GradientEngine,
-    trial: Callable[[int], tuple[Inputs, Tensor]],
-    precision: Precision,
-    batch: int,
-) -> str | None:
-    """Return what is wrong with an engine, or None.
+def _tried(engine: GradientEngine, check: Callable[[Tensor], str | None]) -> str | None:
+    """Return what a check finds wrong with an engine, or what it raises in words, or None.
 
     Its per-example gradients and its clipped sum must be those that autograd gives one example at
     a time, and the sum of a batch of the run's size that of its parts. The parameters are perturbed
     because a layer whose weights start at zero would hide whatever comes before it.
+
+    Args:
+        engine: is left at the parameters that it has.
+        check: called with the perturbed parameters, shape (d,).
     """
     before = engine.flat.theta.clone()
-    theta = before + 0.05 * normal(before)
     try:
-        inputs, targets = trial(3)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of vmap, about speed
-            problem = _difference(engine, inputs, targets, theta)
-            if problem is None and precision != engine.precision:
-                engine.precision = precision
-                engine.clipped_sum(inputs, targets, Clipping(clip_norm=1.0).at(theta))
-        if problem is None and isinstance(engine, FactoredEngine):
-            problem = _unequal_parts(engine, trial, theta, batch)
-        return problem
+        return check(before + 0.05 * normal(before))
     except Exception as error:  # a network's own code can raise anything under an engine
         # How much memory is free must not choose the engine: a repeated run would have other bits.
         if out_of_memory(error):
@@ -121,6 +127,39 @@ def _problem(
         return _in_words(error)
     finally:
         engine.flat.load(before)
+
+
+def _fitting(engine: GradientEngine, trial: Trial, size: int, free: int) -> int:
+    """Return the size of physical batches that fit, from what one and two examples take."""
+    theta = engine.flat.theta.clone()
+
+    def taken(count: int) -> int:
+        inputs, targets = trial(count)
+        clipping = Clipping(clip_norm=1.0).at(theta)
+        return peak_bytes(lambda: engine.clipped_sum(inputs, targets, clipping))
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of vmap, about speed
+            one, two = taken(1), taken(2)
+    except Exception as error:  # the network ran before, so it is the count that it does not bear
+        if out_of_memory(error):
+            raise
+        return size
+    finally:
+        engine.flat.load(theta)
+    each, fitting = max(0, two - one), size
+    while fitting > 1 and one + (fitting - 1) * each > free:
+        fitting //= 2
+    if fitting < size:
+        logger.warning(
+            "physical batches of %d examples, not %d: each takes %.4g MB, and %.4g MB may be taken",
+            fitting,
+            size,
+            each / 1e6,
+            free / 1e6,
+        )
+    return fitting
 
 
 def _in_words(error: Exception) -> str:
@@ -133,6 +172,20 @@ def _in_words(error: Exception) -> str:
 
 
 def _difference(
+    engine: GradientEngine, trial: Trial, precision: Precision, theta: Tensor
+) -> str | None:
+    """Return how an engine differs from autograd, or None; give it the precision of its passes."""
+    inputs, targets = trial(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of vmap, about speed
+        problem = _of_full_precision(engine, inputs, targets, theta)
+        if problem is None and precision != engine.precision:
+            engine.precision = precision
+            engine.clipped_sum(inputs, targets, Clipping(clip_norm=1.0).at(theta))
+    return problem
+
+
+def _of_full_precision(
     engine: GradientEngine, inputs: Inputs, targets: Tensor, theta: Tensor
 ) -> str | None:
     """Return how an engine differs from autograd, or None."""
@@ -153,12 +206,7 @@ def _difference(
     return None
 
 
-def _unequal_parts(
-    engine: GradientEngine,
-    trial: Callable[[int], tuple[Inputs, Tensor]],
-    theta: Tensor,
-    batch: int,
-) -> str | None:
+def _unequal_parts(engine: GradientEngine, trial: Trial, batch: int, theta: Tensor) -> str | None:
     """Return whether the clipped sum of a large batch is not that of its parts, or None.
 
     Which way the norms of a layer are computed depends on the size of the batch.
@@ -173,7 +221,7 @@ def _unequal_parts(
         )
     except (MemoryError, RuntimeError) as error:
         if batch > 1 and out_of_memory(error):
-            return _unequal_parts(engine, trial, theta, batch // 2)
+            return _unequal_parts(engine, trial, batch // 2, theta)
         raise
     if _close(whole, torch.stack(parts).sum(dim=0)):
         return None

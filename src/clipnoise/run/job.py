@@ -108,6 +108,7 @@ def run_job(
     keep_finished: bool = False,
     processes: int = 1,
     nodes: int = 1,
+    physical_batch_size: int | None = None,
 ) -> dict[str, Any]:
     """Train one run and leave its files behind, complete or not at all.
 
@@ -121,6 +122,7 @@ def run_job(
         processes: how many train the run together, this one among them; each on a GPU of its own,
             or all on the CPU.
         nodes: of the Slurm job, which share the processes out evenly; 1 is this machine.
+        physical_batch_size: that of a run which is repeated; None takes what fits.
 
     Returns:
         The run's summary.
@@ -159,6 +161,7 @@ def run_job(
             logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
             start_progress(folder, spec, provenance.started)
             places: dict[str, Any] = {"cache": cache, "weights": weights, "device": device}
+            places["physical_batch_size"] = physical_batch_size
             plain = to_mapping(spec), None if calibration is None else to_plain(calibration)
             resumed = checkpoint.path, made_by
             given = (*plain, *resumed, places)
@@ -220,7 +223,7 @@ def take_part(
         ranks: this process among them.
         spec, calibration: those of the first process, as plain data.
         path, made_by: the checkpoint that the run resumes from, and what must have made it.
-        places: cache, weights and device.
+        places: cache, weights and device, and the size of physical batches.
     """
     from clipnoise.run.memory import keep_freed_memory
     from clipnoise.run.train import train
@@ -293,8 +296,8 @@ def repeat(
 ) -> dict[str, tuple[str, str]]:
     """Train a finished run again, elsewhere, and compare everything but times and memory.
 
-    It trains with as many processes as it did, all on this machine: another number would add the
-    shares of a batch up in another order.
+    It trains with as many processes as it did, all on this machine, and in physical batches of the
+    size that it had in the end: others would add up in another order.
 
     Args:
         spec: the run as a study plans it; its tuned settings are those that the result has.
@@ -319,6 +322,7 @@ def repeat(
             weights=weights,
             device=device,
             processes=before.summary["hardware"].get("processes", 1),
+            physical_batch_size=before.summary.get("physical_batch_size"),
         )
         after = read_run(run_folder(elsewhere, made))
     assert after is not None

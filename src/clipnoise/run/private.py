@@ -391,7 +391,7 @@ class PrivateTraining:
 
     @property
     def physical_batch_size(self) -> int:
-        """Most examples in memory at once: halved when that many do not fit."""
+        """Most examples in memory at once: at most what was asked for, and no more than fit."""
         return self._trainer.physical.size
 
     @property

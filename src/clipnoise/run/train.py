@@ -55,6 +55,7 @@ def train(
     on_metrics: Callable[[Metrics], None] = lambda metrics: None,
     checkpoint: Checkpoint | None = None,
     ranks: Ranks | None = None,
+    physical_batch_size: int | None = None,
 ) -> Outcome:
     """Train one run from its spec.
 
@@ -67,6 +68,7 @@ def train(
         on_metrics: called at each evaluation, in order; those before a checkpoint included.
         checkpoint: where the run resumes, and what is saved as it trains; None saves nothing.
         ranks: the processes that train together, each of which calls this; None for one alone.
+        physical_batch_size: that of a run which is repeated; None takes what fits.
 
     Returns:
         The outcome; a run that diverges has one too.
@@ -77,8 +79,15 @@ def train(
     """
     sigma = 0.0 if calibration is None else calibration.noise_multiplier
     ranks = ranks or Ranks()
-    run = Run.prepare(spec, cache, ranks.device(device), weights, noise_multiplier=sigma)
-    run.ranks = ranks
+    run = Run.prepare(
+        spec,
+        cache,
+        ranks.device(device),
+        weights,
+        noise_multiplier=sigma,
+        ranks=ranks,
+        physical_batch_size=physical_batch_size,
+    )
     outcome = Outcome(run.provenance(), engine=run.engine_name, parameters=run.theta.numel())
     begun = 0
     clock = Clock(partial(torch.cuda.synchronize, device)) if "cuda" in device else Clock()
@@ -192,6 +201,7 @@ class Run(Trainer):
         weights: Path = WEIGHTS,
         *,
         noise_multiplier: float = 0.0,
+        **more: Any,
     ) -> Run:
         """Load the data, build the network and start every random stream.
 
@@ -201,6 +211,7 @@ class Run(Trainer):
             device: a torch device name.
             weights: the folder of pretrained weights.
             noise_multiplier: σ of the noise on the sum.
+            more: ranks and physical batch size, as `Trainer.begin` takes them.
 
         Raises:
             UserError: the dataset is not prepared, or the model mixes examples.
@@ -216,7 +227,7 @@ class Run(Trainer):
             dataset=spec.dataset,
             cache=cache,
         )
-        run = cls.begin(spec, material, noise_multiplier=noise_multiplier, splits=splits)
+        run = cls.begin(spec, material, noise_multiplier=noise_multiplier, splits=splits, **more)
         run.origin |= tensors_digest(spec.model, weights)
         return run
 

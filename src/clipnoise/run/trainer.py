@@ -27,7 +27,7 @@ from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.samplers import Sampler
 from clipnoise.resumable import gather, restore
 from clipnoise.run.diagnostics import Diagnostics
-from clipnoise.run.memory import PhysicalBatch
+from clipnoise.run.memory import PhysicalBatch, usable_bytes
 from clipnoise.run.outcome import Clock, DivergenceError
 from clipnoise.run.procedure import Procedure
 from clipnoise.run.public import PublicData, public_data, side_information
@@ -107,6 +107,8 @@ class Trainer:
         material: Material,
         *,
         noise_multiplier: float,
+        ranks: Ranks | None = None,
+        physical_batch_size: int | None = None,
         **more: Any,
     ) -> Self:
         """Try the network out, and start every random stream.
@@ -115,6 +117,9 @@ class Trainer:
             procedure: what is done.
             material: the network, and what it is trained on.
             noise_multiplier: σ of the noise on the sum, as a private run has it.
+            ranks: the processes that train together; None for one alone.
+            physical_batch_size: the size that a run had which is repeated; None takes the largest
+                that fits, at most that of the procedure.
             more: attributes of a subclass.
 
         Raises:
@@ -128,13 +133,15 @@ class Trainer:
         if clip_norm is not None:
             with explained("method.query"):
                 declared(method.query, clip_norm, training.expected_batch_size)
-        batch = math.ceil(training.views * training.expected_batch_size)
+        ranks, device = ranks or Ranks(), str(next(network.parameters()).device)
         choice = choose_engine(
             network.train(),
             material.losses,
             material.examples,
             training.precision,
-            batch=min(batch, training.physical_batch_size),
+            batch=math.ceil(training.views * training.expected_batch_size),
+            size=physical_batch_size or training.physical_batch_size,
+            free=None if physical_batch_size else usable_bytes(device, ranks.count),
         )
         method.check_shapes(choice.engine.flat.shapes)
         theta = choice.engine.flat.theta.clone()
@@ -163,9 +170,10 @@ class Trainer:
             sampler=sampler(procedure),
             public=public,
             past=deque(maxlen=method.iterates()),
-            physical=PhysicalBatch(training.physical_batch_size),
+            physical=PhysicalBatch(choice.size),
             average=None if training.average is None else theta,
             diagnostics=Diagnostics(method, theta) if training.diagnostics else None,
+            ranks=ranks,
             **more,
         )
 
@@ -203,6 +211,7 @@ class Trainer:
             DivergenceError: a parameter is not finite.
             UserError: the network keeps something besides its trained parameters.
         """
+        self.physical.size = min(self.ranks.each(self.physical.size))
         while self.state.step < self.procedure.steps:
             batch = self.ranks.same(self.sampler.sample)
             with clock.training(self.units.examples_in(batch)):
