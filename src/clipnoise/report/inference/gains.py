@@ -252,7 +252,8 @@ class Draws:
         error = np.sqrt(np.maximum(spread, 0.0) + np.maximum(np.maximum(b - both, b - a), 0.0))
         small = 1e-12 * np.abs(self.components.searches).max()
         sure = np.where(np.abs(top) > small, np.copysign(np.inf, top), 0.0)
-        return np.divide(top, error, out=sure, where=error > small)
+        found: Floats = np.divide(top, error, out=sure, where=error > small)
+        return found
 
 
 def _root(covariance: Floats) -> Floats:

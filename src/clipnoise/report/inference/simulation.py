@@ -90,7 +90,7 @@ def beside_the_highest_mean(scores: Floats) -> Floats:
     others = [index for index in range(len(scores)) if index != best]
     raw = stats.ttest_1samp(scores[best] - scores[others], 0, axis=1).pvalue
     found = np.ones(len(scores))
-    found[others] = holm(raw.tolist())
+    found[others] = holm(np.asarray(raw).tolist())
     return found
 
 
