@@ -60,7 +60,7 @@ class Components:
 
 
 @dataclass(frozen=True)
-class Gain:
+class EstimatedGain:
     """The gain of a method over another one, in the population of searches and test examples.
 
     Attributes:
@@ -106,7 +106,7 @@ def components(correct: Floats) -> Components:
     )
 
 
-def gain(of: Components, method: int, other: int, *, level: float = LEVEL) -> Gain:
+def gain(of: Components, method: int, other: int, *, level: float = LEVEL) -> EstimatedGain:
     """Return the gain of a method over another one, by their positions, with its interval."""
     a, b, both = (_between(one, method, other) for one in _matrices(of))
     variance = max(a + b - both, a, b)
@@ -119,7 +119,7 @@ def gain(of: Components, method: int, other: int, *, level: float = LEVEL) -> Ga
         freedom = max(freedom, variance**2 / parts)
     error = float(np.sqrt(variance))
     reach = float(stats.t.ppf((1 + level) / 2, freedom)) * error
-    return Gain(
+    return EstimatedGain(
         mean=mean,
         error=error,
         search_error=float(np.sqrt(a)),
@@ -140,7 +140,7 @@ def simultaneous_intervals(
 ) -> dict[int, Interval]:
     """Return intervals of all gains over a baseline that hold together.
 
-    The reach is a quantile of the largest |t| of all methods in `Draws`, at the level
+    The reach is a quantile of the largest |t| of all methods in `ErrorDraws`, at the level
     1 − (1 − level) / settings, so that the intervals of all settings hold together.
 
     Args:
@@ -155,7 +155,7 @@ def simultaneous_intervals(
     found = {index: gain(of, index, baseline) for index in others}
     if not others:
         return {}
-    drawn = Draws.of(of, draws, seed).gains_over(baseline)
+    drawn = ErrorDraws.of(of, draws, seed).gains_over(baseline)
     largest = np.abs(drawn[:, others]).max(axis=1)
     reach = float(np.quantile(largest, 1 - (1 - level) / settings, method="higher"))
     return {
@@ -167,15 +167,15 @@ def simultaneous_intervals(
 def best_in_population(of: Components, *, draws: int = DRAWS, seed: int = 0) -> Floats:
     """Test of each method whether it can be the best for all examples, not only those of the test.
 
-    As `best_p_values`, with the largest t of the others over a method in place of R, and `Draws` in
-    place of flips. The p-values are nominal: they come from an approximation, whose size is
-    simulated.
+    As `best_p_values`, with the largest t of the others over a method in place of R, and
+    `ErrorDraws` in place of flips. The p-values are nominal: they come from an approximation, whose
+    size is simulated.
 
     Returns:
         A p-value per method.
     """
     every = range(len(of.searches))
-    made = Draws.of(of, draws, seed)
+    made = ErrorDraws.of(of, draws, seed)
     statistics = np.zeros((1 + draws, len(every)))
     for own in every:
         t = np.array([_ratio(gain(of, index, own)) for index in every])
@@ -183,7 +183,7 @@ def best_in_population(of: Components, *, draws: int = DRAWS, seed: int = 0) -> 
     return stepwise(statistics)
 
 
-def _ratio(one: Gain) -> float:
+def _ratio(one: EstimatedGain) -> float:
     if one.error > 0:
         return one.mean / one.error
     return math.copysign(math.inf, one.mean) if one.mean else 0.0
@@ -200,7 +200,7 @@ def _between(matrix: Floats, first: int, second: int) -> float:
 
 
 @dataclass(frozen=True)
-class Draws:
+class ErrorDraws:
     """Errors of the means of methods, as they would be drawn if no method differed from another.
 
     A draw flips the signs of what each search differs from the mean (a wild bootstrap with
