@@ -14,7 +14,7 @@ from clipnoise.errors import UserError
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.inference.gains import (
     Components,
-    Gain,
+    EstimatedGain,
     best_in_population,
     components,
     gain,
@@ -214,7 +214,7 @@ def gains_over(
     return pd.DataFrame(rows)
 
 
-def _columns(one: Gain, together: Interval) -> dict[str, float]:
+def _columns(one: EstimatedGain, together: Interval) -> dict[str, float]:
     return {
         "gain": one.mean,
         "error": one.error,

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from scipy import stats
@@ -59,7 +60,7 @@ class Components:
 
 
 @dataclass(frozen=True)
-class Gain:
+class EstimatedGain:
     """The gain of a method over another one, in the population of searches and test examples.
 
     Attributes:
@@ -105,7 +106,7 @@ def components(correct: Floats) -> Components:
     )
 
 
-def gain(of: Components, method: int, other: int, *, level: float = LEVEL) -> Gain:
+def gain(of: Components, method: int, other: int, *, level: float = LEVEL) -> EstimatedGain:
     """Return the gain of a method over another one, by their positions, with its interval."""
     a, b, both = (_between(one, method, other) for one in _matrices(of))
     variance = max(a + b - both, a, b)
@@ -118,7 +119,7 @@ def gain(of: Components, method: int, other: int, *, level: float = LEVEL) -> Ga
         freedom = max(freedom, variance**2 / parts)
     error = float(np.sqrt(variance))
     reach = float(stats.t.ppf((1 + level) / 2, freedom)) * error
-    return Gain(
+    return EstimatedGain(
         mean=mean,
         error=error,
         search_error=float(np.sqrt(a)),
@@ -139,7 +140,7 @@ def simultaneous_intervals(
 ) -> dict[int, Interval]:
     """Return intervals of all gains over a baseline that hold together.
 
-    The reach is a quantile of the largest |t| of all methods in draws of `_drawn`, at the level
+    The reach is a quantile of the largest |t| of all methods in `ErrorDraws`, at the level
     1 − (1 − level) / settings, so that the intervals of all settings hold together.
 
     Args:
@@ -154,7 +155,8 @@ def simultaneous_intervals(
     found = {index: gain(of, index, baseline) for index in others}
     if not others:
         return {}
-    largest = np.abs(_drawn(of, others, baseline, draws, seed)).max(axis=1)
+    drawn = ErrorDraws.of(of, draws, seed).gains_over(baseline)
+    largest = np.abs(drawn[:, others]).max(axis=1)
     reach = float(np.quantile(largest, 1 - (1 - level) / settings, method="higher"))
     return {
         index: Interval(one.mean, one.mean - reach * one.error, one.mean + reach * one.error)
@@ -165,24 +167,23 @@ def simultaneous_intervals(
 def best_in_population(of: Components, *, draws: int = DRAWS, seed: int = 0) -> Floats:
     """Test of each method whether it can be the best for all examples, not only those of the test.
 
-    As `best_p_values`, with the largest t of the others over a method in place of R, and draws of
-    `_drawn` in place of flips. The p-values are nominal: they come from an approximation, whose
+    As `best_p_values`, with the largest t of the others over a method in place of R, and
+    `ErrorDraws` in place of flips. The p-values are nominal: they come from an approximation, whose
     size is simulated.
 
     Returns:
         A p-value per method.
     """
     every = range(len(of.searches))
+    made = ErrorDraws.of(of, draws, seed)
     statistics = np.zeros((1 + draws, len(every)))
     for own in every:
-        others = [index for index in every if index != own]
-        t = np.array([_ratio(gain(of, index, own)) for index in others])
-        drawn = _drawn(of, others, own, draws, seed)
-        statistics[:, own] = np.vstack([t, drawn]).max(axis=1, initial=0.0)
+        t = np.array([_ratio(gain(of, index, own)) for index in every])
+        statistics[:, own] = np.vstack([t, made.gains_over(own)]).max(axis=1)
     return stepwise(statistics)
 
 
-def _ratio(one: Gain) -> float:
+def _ratio(one: EstimatedGain) -> float:
     if one.error > 0:
         return one.mean / one.error
     return math.copysign(math.inf, one.mean) if one.mean else 0.0
@@ -198,37 +199,61 @@ def _between(matrix: Floats, first: int, second: int) -> float:
     return max(0.0, float(value))
 
 
-def _drawn(of: Components, others: list[int], own: int, draws: int, seed: int) -> Floats:
-    """Draw the t of gains over one method, as they would be if no method differed from it.
+@dataclass(frozen=True)
+class ErrorDraws:
+    """Errors of the means of methods, as they would be drawn if no method differed from another.
 
     A draw flips the signs of what each search differs from the mean (a wild bootstrap with
     Rademacher multipliers, one for all methods), and adds a normal error of the test set that is
-    correlated as the methods are: what Gaussian multipliers of the test examples would give. The
-    variance of searches is estimated anew in each draw, so t has the tails of few searches.
+    correlated as the methods are: what Gaussian multipliers of the test examples would give.
 
-    Returns:
-        Of shape (draws, others).
+    Attributes:
+        components: of the setting.
+        rest: what searches differ from the mean, of shape (methods, searches), with the variance
+            that n − 1 as divisor gives.
+        moved, shifted: errors of searches and of the test set, of shape (draws, methods).
     """
-    rng = np.random.default_rng(seed)
-    searches = of.searches.shape[1]
-    differences = of.searches[others] - of.searches[own]
-    rest = differences - differences.mean(axis=1, keepdims=True)
-    rest *= np.sqrt(searches / (searches - 1))
-    a, b, both = (np.array([_between(m, j, own) for j in others]) for m in _matrices(of))
-    variance = np.maximum(np.maximum(a + b - both, a), b)
-    signs = 1.0 - 2.0 * rng.integers(0, 2, size=(draws, searches))
-    moved = signs @ rest.T / searches
-    spread = (np.square(rest).sum(axis=1) / searches - np.square(moved)) / (searches - 1)
-    shift = rng.normal(size=(draws, len(of.searches))) @ _root(of.of_examples).T
-    tested = (shift[:, others] - shift[:, [own]]) * np.sqrt(
-        np.divide(np.maximum(b - both, 0.0), b, out=np.zeros_like(b), where=b > 0)
-    )
-    error = np.sqrt(np.maximum(spread, 0.0) + variance - a)
-    top = moved + tested
-    small = 1e-12 * np.abs(of.searches).max()
-    return np.divide(
-        top, error, out=np.sign(top) * 1e12 * (np.abs(top) > small), where=error > small
-    )
+
+    components: Components
+    rest: Floats
+    moved: Floats
+    shifted: Floats
+
+    @classmethod
+    def of(cls, components: Components, draws: int, seed: int) -> Self:
+        """Draw them."""
+        rng = np.random.default_rng(seed)
+        methods, searches = components.searches.shape
+        rest = components.searches - components.searches.mean(axis=1, keepdims=True)
+        rest = rest * np.sqrt(searches / (searches - 1))
+        signs = 1.0 - 2.0 * rng.integers(0, 2, size=(draws, searches))
+        shifted = rng.normal(size=(draws, methods)) @ _root(components.of_examples).T
+        return cls(components, rest, signs @ rest.T / searches, shifted)
+
+    def gains_over(self, own: int) -> Floats:
+        """Return the t of the gains of all methods over one.
+
+        The variance of searches is estimated anew in each draw, so t has the tails of few searches.
+        The error of the test set is as large as V_B − V_AB.
+
+        Returns:
+            Of shape (draws, methods).
+        """
+        methods, searches = self.rest.shape
+        a, b, both = (
+            np.array([_between(matrix, index, own) for index in range(methods)])
+            for matrix in _matrices(self.components)
+        )
+        squares = np.square(self.rest - self.rest[own]).mean(axis=1)
+        moved = self.moved - self.moved[:, [own]]
+        spread = (squares - np.square(moved)) / (searches - 1)
+        share = np.divide(np.maximum(b - both, 0.0), b, out=np.zeros_like(b), where=b > 0)
+        top = moved + (self.shifted - self.shifted[:, [own]]) * np.sqrt(share)
+        error = np.sqrt(np.maximum(spread, 0.0) + np.maximum(np.maximum(b - both, b - a), 0.0))
+        small = 1e-12 * np.abs(self.components.searches).max()
+        sure = np.where(np.abs(top) > small, np.copysign(np.inf, top), 0.0)
+        found: Floats = np.divide(top, error, out=sure, where=error > small)
+        return found
 
 
 def _root(covariance: Floats) -> Floats:

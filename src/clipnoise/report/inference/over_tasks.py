@@ -16,7 +16,7 @@ RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
-class OverTasks:
+class MixedModel:
     """The gain of a method over tasks of which those that were run are a sample.
 
     Attributes:
@@ -32,7 +32,7 @@ class OverTasks:
     new_task: Interval
 
 
-def mixed_model(gains: Floats, errors: Floats, *, level: float = LEVEL) -> OverTasks:
+def mixed_model(gains: Floats, errors: Floats, *, level: float = LEVEL) -> MixedModel:
     """Estimate what a method gains on average over tasks, and what it may gain on a new one.
 
     The gain y_t of task t is normal with variance τ² + v_t: τ² is the interaction of method and
@@ -66,7 +66,7 @@ def mixed_model(gains: Floats, errors: Floats, *, level: float = LEVEL) -> OverT
         largest = float(np.square(gains - gains.mean()).sum())
         between = float(optimize.brentq(lambda one: weighed(one)[1] - (tasks - 1), 0.0, largest))
     mean, _, weight = weighed(between)
-    return OverTasks(
+    return MixedModel(
         tasks=tasks,
         mean=_around(mean, math.sqrt(1 / weight), tasks - 1, level),
         spread=math.sqrt(between),

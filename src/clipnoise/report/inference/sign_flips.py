@@ -176,4 +176,5 @@ def _directions(first: Floats, second: Floats) -> Floats:
     scale = max(float(np.abs(first).max()), float(np.abs(second).max()))
     differences = np.where(np.abs(differences) <= 1e-12 * scale, 0.0, differences)
     size = np.sqrt(differences.shape[-1] * np.square(differences).sum(axis=-1, keepdims=True))
-    return np.divide(differences, size, out=np.zeros_like(differences), where=size > 0)
+    found: Floats = np.divide(differences, size, out=np.zeros_like(differences), where=size > 0)
+    return found
