@@ -28,6 +28,7 @@ from clipnoise.fields import adapter, parse, to_plain
 from clipnoise.files import inside, write_atomically
 from clipnoise.methods.catalogue import catalogue, method_page, one_line
 from clipnoise.models.base import Model, model_class
+from clipnoise.models.encoders import ENCODERS
 from clipnoise.models.pretrained import TENSORS, Weights, pretrained_weights, weight_files
 from clipnoise.plugins import plugins
 
@@ -327,12 +328,14 @@ def weights() -> None:
 @options.command(weights, name="list")
 def list_weights(weights: options.Weights = options.WEIGHTS) -> None:
     """Show all weights: whether they are here, their licence and source."""
-    for model, source in pretrained_weights().items():
+    known = pretrained_weights()
+    width = max(map(len, known)) + 2
+    for model, source in known.items():
         missing = weight_files(weights, model).missing()
         state = f"absent: {', '.join(missing)}" if missing else "present"
-        print(f"{model:<14}{state}")
-        title = model_class(model).title
-        print(f"{'':<14}{title}, licence {source.licence}, {source.source}")
+        print(f"{model:<{width}}{state}")
+        title = (ENCODERS[model] if model in ENCODERS else model_class(model)).title
+        print(f"{'':<{width}}{title}, licence {source.licence}, {source.source}")
 
 
 @options.command(weights, name="fetch")

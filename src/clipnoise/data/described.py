@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_args, get_origin, get_type_hints
@@ -37,6 +37,11 @@ KINDS = {
     "npm": NpmFile,
 }  # of files, by their key
 FILES = list[str | dict[str, Any]]
+# What a dataset that is made `of` another one has in common with it, unless it says otherwise.
+SHARED = (
+    *("classes", "files", "licence", "persons", "raw", "site", "source", "split"),
+    *("test_file", "training_file", "validation_file"),
+)
 
 
 def described(folder: Path) -> Iterator[type[Dataset]]:
@@ -45,12 +50,15 @@ def described(folder: Path) -> Iterator[type[Dataset]]:
     Raises:
         UserError: a file is not as described above; it names the file, the key and what is allowed.
     """
+    found = []
     for path in sorted((folder / FOLDER).glob("*.yaml")):
         source = read_yaml(path)
         own = source.pop("datasets", None)
         named = parse(dict[str, dict[str, Any]], own, file=str(path), key="datasets")
-        for identifier, facts in named.items():
-            yield _Description(path, identifier, {**source, **facts}).dataset()
+        found += [_Description(path, name, {**source, **facts}) for name, facts in named.items()]
+    by_id = {one.id: one for one in found}
+    for one in found:
+        yield one.with_shared(by_id).dataset()
 
 
 @cache
@@ -92,6 +100,16 @@ class _Description:
     path: Path
     id: str
     facts: Mapping[str, Any]
+
+    def with_shared(self, others: Mapping[str, _Description]) -> _Description:
+        """Return it with what it has in common with the dataset that it is made of, if any."""
+        if "of" not in self.facts:
+            return self
+        name = self._fact(str, "of")
+        if name not in others:
+            raise self._unknown("dataset", name, others, "of")
+        shared = {key: value for key, value in others[name].facts.items() if key in SHARED}
+        return replace(self, facts={"raw": name, **shared, **self.facts})
 
     def dataset(self) -> type[Dataset]:
         """Return the class of the dataset: its reader, with its facts."""

@@ -205,12 +205,17 @@ class Images(Partitioned):
         """
         raise NotImplementedError
 
+    def checked_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Do what `raw_images` does; images or labels that the dataset does not have raise, too."""
+        found = self.raw_images(folder)
+        for part, (images, labels) in found.items():
+            self._check(folder, part, images, labels)
+        return found
+
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Write all images and labels: the options of the split apply when loading."""
-        folder = self.raw_files(cache).require()
         arrays = {}
-        for part, (images, labels) in self.raw_images(folder).items():
-            self._check(folder, part, images, labels)
+        for part, (images, labels) in self.checked_images(self.raw_files(cache).require()).items():
             arrays[f"{part}_images"] = images
             arrays[f"{part}_labels"] = labels.astype("uint8")
         self.write(cache, arrays)

@@ -15,6 +15,7 @@ from clipnoise.errors import UserError, reason, unknown
 from clipnoise.files import inside
 from clipnoise.lazy import Tensor, nn, torch
 from clipnoise.models.base import Model, PretrainedWeights
+from clipnoise.models.encoders import ENCODERS
 from clipnoise.plugins import plugins
 
 HUB = "https://huggingface.co"
@@ -35,10 +36,14 @@ def hub(
 
 
 def pretrained_weights() -> dict[str, PretrainedWeights]:
-    """Return the weights of each model that can start from pretrained ones, by the model's id."""
+    """Return the weights of each model that can start from pretrained ones, by the model's id.
+
+    Those of the encoders that make features are among them.
+    """
     known = plugins("clipnoise.models", Model)
     weights = {name: model.pretrained_weights for name, model in known.items()}
-    return {name: source for name, source in weights.items() if source is not None}
+    weights |= {name: encoder.weights for name, encoder in ENCODERS.items()}
+    return {name: source for name, source in sorted(weights.items()) if source is not None}
 
 
 def weight_files(weights: Path, name: str) -> RawFiles:
