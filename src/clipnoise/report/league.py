@@ -118,7 +118,7 @@ def confirmed_runs(runs: pd.DataFrame, panel: str) -> pd.DataFrame:
         where a run diverged.
 
     Raises:
-        ValueError: the bits are not those of the test examples, or disagree with the accuracy.
+        UserError: the bits are not those of the test examples, or disagree with the accuracy.
     """
     found = where(runs, panel=panel)
     found = found[found["epsilon"].notna()]
@@ -127,9 +127,15 @@ def confirmed_runs(runs: pd.DataFrame, panel: str) -> pd.DataFrame:
         *(found[name] for name in ("correct", "test_examples", "test_accuracy", "status")),
         strict=True,
     ):
-        one = unpacked(bits, int(examples)) if status == "completed" else None
+        try:
+            one = unpacked(bits, int(examples)) if status == "completed" else None
+        except ValueError as error:
+            raise UserError(f"{panel}: a published run is damaged: {error}.") from None
         if one is not None and abs(one.mean() - accuracy) > 1e-6:
-            raise ValueError(f"{one.mean()} of the bits are set; the accuracy is {accuracy}")
+            raise UserError(
+                f"{panel}: a published run is damaged: {one.mean():g} of its bits are set, but its "
+                f"accuracy is {accuracy:g}."
+            )
         right.append(one)
     return found.assign(right=pd.Series(right, index=found.index, dtype=object))
 
