@@ -72,9 +72,9 @@ def test_bits_that_disagree_with_the_accuracy_are_refused(tmp_path: Path) -> Non
     first, second = confirmed_runs(runs, "confirm")["right"]
     assert np.array_equal(first, RIGHT)
     assert second is None
-    with pytest.raises(ValueError, match="of the bits are set; the accuracy is"):
+    with pytest.raises(UserError, match=r"0\.8 of its bits are set, but its accuracy is 0\.7"):
         confirmed_runs(runs.assign(test_accuracy=0.7), "confirm")
-    with pytest.raises(ValueError, match="the bits are not those of 20 examples"):
+    with pytest.raises(UserError, match="damaged: the bits are not those of 20 examples"):
         confirmed_runs(runs.assign(test_examples=20), "confirm")
 
 

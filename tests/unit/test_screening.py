@@ -172,3 +172,11 @@ def test_the_confirmation_of_every_task_can_follow_its_screen(name: str) -> None
     assert confirm.panel.datasets == screen.panel.datasets
     assert confirm.panel.training == {**screen.panel.training, "correctness": True}
     assert len(confirm.panel.seeds) == 2 * confirm.panel.tuning["searches"] == 24
+
+
+def test_the_page_shows_the_file_of_a_task_as_it_is() -> None:
+    page = (STUDIES.parents[1] / "docs" / "league.md").read_text()
+    shown = page.split("```yaml\n")[1].split("```")[0]
+    screen = [line for line in shown.splitlines() if not line.startswith("  confirm:")]
+    file = (STUDIES / "league" / "digits.yaml").read_text().splitlines()
+    assert [line for line in file if not line.startswith("  confirm:")] == screen

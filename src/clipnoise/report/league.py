@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,7 +119,7 @@ def confirmed_runs(runs: pd.DataFrame, panel: str) -> pd.DataFrame:
         where a run diverged.
 
     Raises:
-        ValueError: the bits are not those of the test examples, or disagree with the accuracy.
+        UserError: the bits are not those of the test examples, or disagree with the accuracy.
     """
     found = where(runs, panel=panel)
     found = found[found["epsilon"].notna()]
@@ -127,9 +128,15 @@ def confirmed_runs(runs: pd.DataFrame, panel: str) -> pd.DataFrame:
         *(found[name] for name in ("correct", "test_examples", "test_accuracy", "status")),
         strict=True,
     ):
-        one = unpacked(bits, int(examples)) if status == "completed" else None
+        try:
+            one = unpacked(bits, int(examples)) if status == "completed" else None
+        except ValueError as error:
+            raise UserError(f"{panel}: a published run is damaged: {error}.") from None
         if one is not None and abs(one.mean() - accuracy) > 1e-6:
-            raise ValueError(f"{one.mean()} of the bits are set; the accuracy is {accuracy}")
+            raise UserError(
+                f"{panel}: a published run is damaged: {one.mean():g} of its bits are set, but its "
+                f"accuracy is {accuracy:g}."
+            )
         right.append(one)
     return found.assign(right=pd.Series(right, index=found.index, dtype=object))
 
@@ -153,11 +160,11 @@ def _table(task: str, panel: str, runs: pd.DataFrame) -> ListBlock:
     rows, order = [], []
     for (label,), cell in split(scored, "label"):
         means = cell.groupby("epsilon")["score"].mean()
-        free = cell["score"].mean() if cell["epsilon"].isna().all() else None
-        cells = [decimal(100 * (means.get(e, free)), 2) for e in budgets]
+        free = float(cell["score"].mean()) if cell["epsilon"].isna().all() else math.nan
+        cells = [decimal(100 * float(means.get(e, free)), 2) for e in budgets]
         diverged = int((cell["status"] != "completed").sum())
         rows.append([label, *cells, str(diverged), decimal(cell["cpu_seconds"].mean(), 2)])
-        order.append((free is not None, -float(means.mean() if free is None else free)))
+        order.append((free >= 0, -free if free >= 0 else -float(means.mean())))
     ranked = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
     model = ", ".join(dict.fromkeys(runs["model"]))
     return ListBlock(
