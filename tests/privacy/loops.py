@@ -507,7 +507,7 @@ MISTAKES: dict[type[Plain], str] = {
     ClippedToTwice: "sensitivity",
     MicrobatchNorms: "apart",
     RealisedBatchSize: "divisor",
-    ShortBatchOverItsSize: "smallest batch",
+    ShortBatchOverItsSize: "short batch",
     CentredOnTheBatch: "apart",
     StandardisedByAll: "apart",
     Overflows: "apart",

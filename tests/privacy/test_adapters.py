@@ -355,7 +355,7 @@ SCRIPT = """
 import sys
 sys.path[:0] = [{folder!r}]
 import loops
-import test_adapters
+import test_adapters, test_jax_adapter
 
 data, train = loops.examples(), {loop}
 """
@@ -363,6 +363,7 @@ SCRIPTS = {
     "opacus": "test_adapters.Opacus()",
     "pytorch": "test_adapters.Stepped(loops.Plain())",
     "private": "test_adapters.own()",
+    "jax_privacy": "test_jax_adapter.loop()",
 }
 
 
@@ -370,6 +371,8 @@ SCRIPTS = {
 def test_the_lines_of_the_documentation_find_a_claim(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if library == "jax_privacy":
+        pytest.importorskip("jax_privacy")
     page = (Path(__file__).parents[2] / "docs" / "test-your-code.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (block,) = (each for each in blocks if f"train = from_{library}(" in each)

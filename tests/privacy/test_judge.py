@@ -45,6 +45,8 @@ def test_dp_lion_of_the_readme_is_judged_in_full(whole: tuple[Path, int, str]) -
     assert all(check["holds"] for check in result["checks"])
     assert result["claim"]["adjacency"] == "add-remove"
     assert result["claim"]["epsilon"]["1.0"] > result["claim"]["epsilon"]["4.0"] > 0
+    profiles = result["claim"]["profile"]
+    assert profiles["1.0"]["mu"] > profiles["4.0"]["mu"] > 0
     assert result["cost"]["buffers"] == 1
     assert [one["as_expected"] for one in result["controls"]] == [True, True]
     assert len(pypdf.PdfReader(folder / "judgement.pdf").pages) == 1

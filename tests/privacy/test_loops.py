@@ -23,6 +23,7 @@ from torch import nn
 
 from clipnoise.audit import Claim
 from clipnoise.audit.loops.experiments import Experiments, Level, scaled
+from clipnoise.audit.loops.noise import _repeats
 from clipnoise.audit.loops.residual import measured
 from clipnoise.audit.loops.smallest import moved_by_one, smallest_step
 from clipnoise.audit.loops.verdict import judge_loop
@@ -94,7 +95,7 @@ def test_a_short_last_batch_is_not_refuted_where_its_noise_is_divided_as_it_is(
 ) -> None:
     result = judged(loop(), claim(**loop.claimed))
     assert not result["refuted_by"]
-    assert "smallest batch" in {each["name"] for each in result["checks"]}
+    assert "short batch" in {each["name"] for each in result["checks"]}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -295,6 +296,29 @@ def test_the_noise_beside_a_few_strong_directions_is_measured_to_a_few_per_cent(
     seen = measured(rows, 80)
     assert seen is not None
     assert seen.deviation == pytest.approx(0.2, rel=0.03)
+
+
+def test_what_examples_add_to_a_few_numbers_is_not_taken_for_noise() -> None:
+    draw = torch.Generator().manual_seed(1)
+    noise = torch.randn(80, 2, generator=draw, dtype=torch.float64)
+    seen = measured(noise, 80)
+    assert seen is not None
+    assert seen.deviation == pytest.approx(1, rel=0.2)
+    assert measured(noise + 30 * torch.randn(80, 1, generator=draw), 80) is None
+
+
+@pytest.mark.parametrize("width", [2, 3, 5, 10, 40])
+def test_fresh_noise_is_not_taken_for_repeated_noise_however_few_numbers_there_are(
+    width: int,
+) -> None:
+    draw = torch.Generator().manual_seed(width)
+    rows = torch.randn(80, width, generator=draw, dtype=torch.float64)
+    seen = measured(torch.cat([rows, rows[:1]]), 81)
+    fresh = measured(rows, 80)
+    assert fresh is not None
+    assert seen is not None
+    assert fresh.repeated <= _repeats(80, width) + 1e-9
+    assert width < 10 or seen.repeated > _repeats(81, width)
 
 
 GOOD = """

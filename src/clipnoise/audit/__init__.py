@@ -11,12 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from clipnoise.audit.loops.adapters.jax_privacy import from_jax_privacy
     from clipnoise.audit.loops.adapters.opacus import from_opacus
     from clipnoise.audit.loops.adapters.private import from_private
     from clipnoise.audit.loops.adapters.pytorch import from_pytorch
     from clipnoise.audit.loops.claim import Claim
 
-__all__ = ["Claim", "from_opacus", "from_private", "from_pytorch"]
+__all__ = ["Claim", "from_jax_privacy", "from_opacus", "from_private", "from_pytorch"]
 
 
 def __getattr__(name: str) -> object:

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 import pandas as pd
 
+from clipnoise.privacy.profile import rounded_up
 from clipnoise.report.audits import page, sheet, text
 from clipnoise.report.baseline import contended, cost_ratio
 from clipnoise.report.blocks import SheetBlock, TextBlock
@@ -154,6 +155,8 @@ def build_loop_judgement(result: dict[str, Any], template: Path) -> bytes:
         f"{result['false_refutation']:g}, over all checks that draw."
     )
     claimed = f"Claim: {named(given)}; {result['examples']} examples."
+    profile = result["profile"]
+    allowed = [] if profile is None else [f"If the claim is true: {_attacks(profile)}."]
     rows = (
         [each["name"], "" if each["holds"] else "refuted", each["said"]]
         for each in result["checks"]
@@ -161,7 +164,7 @@ def build_loop_judgement(result: dict[str, Any], template: Path) -> bytes:
     power = (f"{each['name']}: {each['power']}" for each in result["checks"] if each["power"])
     skipped = [f"{each['name']}: {each['said']}" for each in result["skipped"]]
     blocks: list[TextBlock | SheetBlock] = [
-        text("Verdict", [VERDICTS[result["verdict"]], file, claimed, rate]),
+        text("Verdict", [VERDICTS[result["verdict"]], file, claimed, *allowed, rate]),
         sheet("Checks", ["check", "", "finding"], "lll", rows),
         text("What would have been seen", power),
         *([text("Remarks", result["remarks"])] if result["remarks"] else []),
@@ -182,6 +185,25 @@ def _claim(result: dict[str, Any]) -> Iterator[str]:
             f"B = {claim['expected_batch_size']}, T = {claim['steps']} and "
             f"δ = {claim['delta']:g}, ε = {examples} ({claim['accountant']}, Poisson sampling)."
         )
+        nominal = "" if claim["claim"] == "guarantee" else ", nominal"
+        for sigma, profile in claim["profile"].items():
+            yield f"At σ = {sigma}{nominal}: {_attacks(profile)}."
+
+
+def _attacks(profile: Mapping[str, Any]) -> str:
+    """Return μ and true positive rates of what `PrivacyProfile.stated` returned, in words."""
+    if "true_positive_rates" not in profile:
+        return f"privacy profile not available: {profile['unavailable']}"
+    rates = " and ".join(
+        f"{rounded_up(true)} at an FPR of {100 * float(false):g}%"
+        for false, true in profile["true_positive_rates"].items()
+    )
+    if profile["mu"] is None:
+        gaussian = f"no μ of Gaussian DP: {profile['unavailable']}"
+    else:
+        slack = f", but for a probability of {profile['slack']:g}" if profile["slack"] else ""
+        gaussian = f"Gaussian DP with μ = {rounded_up(profile['mu'])}{slack}"
+    return f"{gaussian}; an attack has a TPR of at most {rates}"
 
 
 def _cost(result: dict[str, Any]) -> Iterator[str]:

@@ -320,15 +320,17 @@ def _empirical(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, An
 
 
 def _claim(method: Method) -> dict[str, Any]:
-    """Return what ε the method may claim at example settings, and under which adjacency."""
+    """Return what the method may claim at example settings, and under which adjacency."""
     unit = units_of(digits_for(Subject(method)), method)
     size, steps = min(TASK[0], unit.count), TASK[1]
     mechanism = Mechanism(unit=unit, expected_batch_size=size, steps=steps, query=method.query)
-    epsilons = {}
+    epsilons, profiles = {}, {}
     for sigma in CLAIMED:
         sigma_on_sum = method.effective_noise_multiplier(sigma, size)
         budget = mechanism.budget(Privacy(noise_multiplier=sigma, delta=DELTA), sigma_on_sum)
-        epsilons[str(sigma)] = calibrate(budget).epsilon
+        calibration = calibrate(budget)
+        epsilons[str(sigma)] = calibration.epsilon
+        profiles[str(sigma)] = calibration.profile.stated()
     return {
         "adjacency": mechanism.adjacency,
         "claim": claim(mechanism),
@@ -338,6 +340,7 @@ def _claim(method: Method) -> dict[str, Any]:
         "expected_batch_size": size,
         "steps": steps,
         "epsilon": epsilons,
+        "profile": profiles,
     }
 
 

@@ -13,9 +13,12 @@ from clipnoise.audit.loops.claim import Claim, LoopFinding
 from clipnoise.audit.loops.experiments import SIGNIFICANCE, Experiments
 from clipnoise.audit.loops.watched import Trace
 from clipnoise.audit.runs import off_poisson
+from clipnoise.errors import UserError
+from clipnoise.privacy.accountants.poisson import LARGEST_LOSS
 from clipnoise.privacy.budget import Privacy
-from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.privacy.mechanism import Mechanism
+from clipnoise.privacy.profile import PrivacyProfile
 from clipnoise.privacy.samplers import sampler_class
 from clipnoise.privacy.units import Example
 
@@ -25,6 +28,7 @@ UNSEEN = (
 )
 PRINTED = 0.005  # how far a printed ε may be rounded down; relative above 1
 POISSON = "poisson"
+DELTA = 1e-5  # at which accountants are compared where a claim has none
 
 
 def check_accounting(runs: Experiments) -> LoopFinding:
@@ -99,8 +103,44 @@ def least_epsilon(claim: Claim, examples: int, size: float, steps: int) -> float
     rate = min(1.0, size / examples)
     if claim.sampler == POISSON and rate < 1:
         return optimistic_epsilon(claim.noise_multiplier, rate, steps, claim.delta)
-    asked = Privacy(noise_multiplier=claim.noise_multiplier, delta=claim.delta)
-    found, kind = [], sampler_class("full" if rate == 1 else claim.sampler)
+    return min(one.epsilon for one in _calibrations(claim, examples, size, steps, claim.delta))
+
+
+def claimed_profile(claim: Claim, examples: int) -> PrivacyProfile | None:
+    """Return what any attack can reach if a claim is true; None where too little of it is given.
+
+    It is that of the mechanism that is claimed, or else of the claimed ε and δ alone.
+
+    Args:
+        claim: what is claimed.
+        examples: n.
+    """
+    size, steps = claim.expected_batch_size, claim.steps
+    if claim.noise_multiplier is not None and size is not None and steps is not None:
+        try:
+            found = _calibrations(claim, examples, size, steps, claim.delta or DELTA)
+        except UserError as error:
+            return PrivacyProfile(unavailable=str(error))
+        return min(found, key=lambda one: one.epsilon).profile
+    if claim.epsilon is None or claim.delta is None:
+        return None
+    # Its total variation distance is δ at ε = 0.
+    growth = math.exp(min(claim.epsilon, LARGEST_LOSS))
+    return PrivacyProfile(
+        epsilons=(0.0, claim.epsilon),
+        deltas=((growth - 1 + 2 * claim.delta) / (growth + 1), claim.delta),
+        unavailable="it does not follow from ε and δ alone",
+    )
+
+
+def _calibrations(
+    claim: Claim, examples: int, size: float, steps: int, delta: float
+) -> list[Calibration]:
+    """Return what the mechanism of a claim costs by each accountant that covers its sampler."""
+    assert claim.noise_multiplier is not None
+    asked = Privacy(noise_multiplier=claim.noise_multiplier, delta=delta)
+    kind = sampler_class("full" if size >= examples else claim.sampler)
+    found = []
     for accountant in kind.proved[next(iter(kind.proved))]:
         mechanism = Mechanism(
             unit=Example(count=examples),
@@ -109,9 +149,8 @@ def least_epsilon(claim: Claim, examples: int, size: float, steps: int) -> float
             sampler=kind.id,
             accountant=accountant,
         )
-        budget = mechanism.budget(asked, claim.noise_multiplier)
-        found.append(calibrate(budget).epsilon)
-    return min(found)
+        found.append(calibrate(mechanism.budget(asked, claim.noise_multiplier)))
+    return found
 
 
 def check_sampling(runs: Experiments) -> LoopFinding:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import torch
-from scipy.stats import chi2
+from scipy.stats import beta, chi2
 
 from clipnoise.audit.loops.claim import LoopFinding
 from clipnoise.audit.loops.experiments import SIGNIFICANCE, Experiments
-from clipnoise.audit.loops.residual import LEAST_ROWS, NoiseSeen
+from clipnoise.audit.loops.residual import DIRECTIONS, LEAST_ROWS, NoiseSeen
 
+ROUNDED = 1e-6  # of a correlation
 SLACK = 0.75  # of a variance: what taking out directions may do to it
 
 
@@ -58,7 +59,16 @@ def _least(numbers: int, tried: int) -> float:
 
 
 def _repeats(count: int, width: int) -> float:
-    return min(0.98, math.sqrt(2 * math.log(count**2 / SIGNIFICANCE) / width) + 0.2)
+    """Return a correlation that no two of some releases with fresh noise reach by chance.
+
+    The square of a correlation of w normal numbers, their means taken out, is Beta(1/2, w/2 − 1).
+    What examples add is taken out of w, too.
+    """
+    left = width - min(DIRECTIONS, width // 3)
+    if left < 3:
+        return 1.0
+    chance = math.sqrt(float(beta.isf(SIGNIFICANCE / count**2, 0.5, left / 2 - 1)))
+    return max(chance, min(0.98, chance + 0.2))
 
 
 def _problems(seen: NoiseSeen) -> list[str]:
@@ -79,6 +89,6 @@ def _problems(seen: NoiseSeen) -> list[str]:
                 f"{len(low)} of {len(variances)} {what}s have less noise than the others, {what} "
                 f"{place + 1} has {float(variances[low[0]]):.2g} times their variance"
             )
-    if seen.repeated > _repeats(count, width):
+    if seen.repeated > _repeats(count, width) + ROUNDED:
         found.append(f"two releases have noise that correlates by {seen.repeated:.2f}")
     return found

@@ -10,6 +10,7 @@ from torch import Tensor
 
 LEAST_ROWS = 8
 DIRECTIONS = 24  # in which what identical examples add may lie, at most
+FEW = 4  # directions: where no more can be taken out, it matters that none is left
 PARTLY = 0.3  # of a step or coordinate that may be taken out, for what is left to be judged
 EDGE = 1.1  # times the largest singular value of noise
 NOTHING = 1e-12
@@ -64,13 +65,14 @@ def measured(rows: Tensor, steps: int) -> NoiseSeen | None:
         steps: T, the number of releases of a run.
 
     Returns:
-        None where there are too few releases, or numbers that are not finite.
+        None where there are too few releases, numbers that are not finite, or so few numbers in a
+        release that what examples add cannot be taken out.
     """
     if len(rows) < LEAST_ROWS or not torch.isfinite(rows).all():
         return None
     count, width = rows.shape
     u, values, v = torch.linalg.svd(rows, full_matrices=False)
-    taken = _outlying(values, count, width)
+    taken, all_taken = _outlying(values, count, width)
     left = rows - (u[:, :taken] * values[:taken]) @ v[:taken]
     by_row, by_column = u[:, :taken].square().sum(1), v[:taken].square().sum(0)
     squares = left.square()
@@ -79,6 +81,8 @@ def measured(rows: Tensor, steps: int) -> NoiseSeen | None:
     judged = by_step[by_row <= PARTLY] if bool((by_row <= PARTLY).any()) else by_step
     middle = float(judged.median()) / (1 - 2 / (9 * width)) ** 3
     variance = middle if middle > NOTHING * float(rows.square().mean()) else 0.0
+    if variance and not all_taken:
+        return None
     unit = max(variance, 1e-300)
     step = by_step / unit
     usual = (step > USUAL[0]) & (step < USUAL[1]) & (by_row <= PARTLY)
@@ -95,15 +99,16 @@ def measured(rows: Tensor, steps: int) -> NoiseSeen | None:
     )
 
 
-def _outlying(values: Tensor, count: int, width: int) -> int:
-    """Return how many singular values are too large for noise alone.
+def _outlying(values: Tensor, count: int, width: int) -> tuple[int, bool]:
+    """Return how many singular values are too large for noise alone, and whether these are all.
 
-    The largest one of noise is near √count + √width standard deviations (Marchenko and Pastur).
+    Of releases of few numbers, no more than a third of the directions are taken out. The largest
+    value of noise is near √count + √width standard deviations (Marchenko and Pastur).
     """
     most, squares = min(DIRECTIONS, count // 4, width // 3), values.square()
-    for taken in range(most):
+    for taken in range(most + 1):
         variance = float(squares[taken:].sum()) / ((count - taken) * (width - taken))
         edge = EDGE * math.sqrt(variance) * (math.sqrt(count) + math.sqrt(width))
         if float(values[taken]) <= edge:
-            return taken
-    return most
+            return taken, True
+    return most, most >= FEW

@@ -27,7 +27,7 @@ def check_smallest_batch(runs: Experiments) -> LoopFinding:
     before it are left. Where sums are divided by B, two such releases differ by 2mC/B at most;
     divided by the m examples that were read, by 2C.
     """
-    name = "smallest batch"
+    name = "short batch"
     if not runs.records:
         return LoopFinding.skipped(name, RECORD)
     sigma, noise = runs.claim.noise_multiplier, runs.noise

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from clipnoise.audit.loops.accounting import check_accounting, check_sampling
+from clipnoise.audit.loops.accounting import check_accounting, check_sampling, claimed_profile
 from clipnoise.audit.loops.boundary import check_apart, check_divisor, check_sensitivity_of_loop
 from clipnoise.audit.loops.claim import Claim, LoopFinding
 from clipnoise.audit.loops.experiments import ALPHA, Experiments, Level
@@ -40,7 +40,7 @@ NOT_CHECKED = (
     "what the loop does where it is not run as here: on other hardware, on several processes, "
     "after an interruption",
     "data other than those of the loop, changed as the checks change them; what an example adds is "
-    "measured in the first step alone",
+    "measured in the first step, and in the one with the smallest batch",
     "noise that is correlated across steps, users, and nodes of a graph: they cannot be claimed",
     "whether what is handed to record is all that the loop releases",
 )
@@ -76,8 +76,8 @@ def judge_loop(
         seed: of the runs; the same one gives the same judgement of a loop that can be repeated.
 
     Returns:
-        Plain data: the verdict ("not refuted" or "refuted"), what each check
-        found and would have found, and what was not checked.
+        Plain data: the verdict ("not refuted" or "refuted"), what each check found and would have
+        found, what attacks a claim that is not refuted allows, and what was not checked.
 
     Raises:
         UserError: the loop fails, the claim has a value out of range, or nothing can be checked.
@@ -90,9 +90,11 @@ def judge_loop(
         why = "; ".join(f"{each.name}: {each.said}" for each in findings)
         raise UserError(f"nothing of the claim can be checked. {why}")
     refuted = [finding for finding in made if not finding.holds]
+    profile = None if refuted else claimed_profile(claim, runs.examples)
     return {
         "kind": "judge-loop",
         "claim": asdict(claim),
+        "profile": None if profile is None else profile.stated(),
         "examples": runs.examples,
         "level": level,
         "runs": runs.count,

@@ -7,14 +7,21 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clipnoise.errors import UserError
+
 Item = tuple[Any, Any]
 Change = Callable[[int, Item], Item]
+OTHER_PROCESSES = (
+    "train: hands data or record to another process, where neither reads nor releases are seen. "
+    "Read examples and call record in train itself: send each rank its part of a batch, and record "
+    "what the ranks send back; in a DataLoader, num_workers=0."
+)
 NUMBERS_KEPT = 5_000_000  # of all releases of a run; of the first release all are kept
 
 
@@ -26,6 +33,8 @@ class WatchedData(torch.utils.data.Dataset[Item]):
         change: what is handed out instead of an item.
         kept: the indices that are there; None for all.
         reads: the indices that were read since `take_reads` was last called.
+        before_read: called before each read; a library that computes in the background may hand
+            over what was released before it.
     """
 
     def __init__(
@@ -33,6 +42,7 @@ class WatchedData(torch.utils.data.Dataset[Item]):
     ) -> None:
         self.inner, self.change, self.kept = inner, change, kept
         self.reads: list[int] = []
+        self.before_read: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self.inner) if self.kept is None else len(self.kept)
@@ -42,10 +52,15 @@ class WatchedData(torch.utils.data.Dataset[Item]):
         if not -len(self) <= place < len(self):
             raise IndexError(f"index {place} of {len(self)} examples")
         place %= len(self)
+        self.before_read()
         self.reads.append(place)
         where = place if self.kept is None else self.kept[place]
         inputs, target = self.inner[where]
         return (inputs, target) if self.change is None else self.change(where, (inputs, target))
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied into another process, whose reads would not be seen."""
+        raise UserError(OTHER_PROCESSES)
 
     def take_reads(self) -> list[int]:
         """Return what was read since the last call."""
@@ -114,6 +129,10 @@ class ReleaseLog:
         self.trace, self.data, self.limit = trace, data, limit
         self.expected, self.rows = steps or 1000, list[Tensor]()
         self.every = 1
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied into another process, whose releases would not be seen."""
+        raise UserError(OTHER_PROCESSES)
 
     def __call__(self, values: Any) -> Any:
         """Note a release, and hand it back."""
