@@ -126,8 +126,8 @@ def line(ax: Axes, name: str, x: list[float], y: list[float]) -> None:
 def main() -> None:
     """Simulate, and write the numbers and the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--settings", type=int, default=1000, help="for each number of one setting")
-    parser.add_argument("--leagues", type=int, default=100, help="for each size over all settings")
+    parser.add_argument("--settings", type=int, default=400, help="for each number of one setting")
+    parser.add_argument("--leagues", type=int, default=40, help="for each size over all settings")
     parser.add_argument("--draw", action="store_true", help="only draw the numbers that are there")
     given = parser.parse_args()
     if not given.draw:
