@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -104,3 +108,27 @@ def test_a_league_is_what_it_says() -> None:
     one = settings[0, 0].searches
     lost = 0.1 * 0.35
     np.testing.assert_allclose(one.mean(axis=1), [0.85 - lost, *[0.8 - lost] * 3], atol=0.01)
+
+
+def test_the_protocol_quotes_the_numbers_that_were_simulated() -> None:
+    root = Path(__file__).parents[2]
+    found = json.loads((root / "benchmarks" / "results" / "league_inference.json").read_text())
+    page = (root / "docs" / "league.md").read_text(encoding="utf-8")
+    number = r"([\d.]+)%"
+    (said,) = re.findall(
+        f"are excluded in {number} of settings, and in {number} by paired t-tests.*"
+        f" found in {number} of settings, of 2 points in {number} and of 5 points in {number}.*"
+        f" 5 points in {number}",
+        page,
+    )
+    size = [found["size"][name]["wrong"][-1] for name in (FLIPS, f"{T_TESTS}, alike")]
+    power = [found["power"][FLIPS][found["leads"].index(lead)] for lead in (1, 2, 5)]
+    numbers = [*size, *power, found["power"][FLIPS_TOGETHER][-1]]
+    assert [float(one) for one in said] == pytest.approx([100 * one for one in numbers], abs=0.06)
+    assert f"of {found['settings']} for each point" in page
+    assert f"of {found['leagues']} leagues" in page
+    assert all(
+        max(one["wrong"]) <= ALPHA + 3 * one["error"]
+        for name, one in found["size"].items()
+        if not name.startswith(T_TESTS)
+    )
