@@ -224,7 +224,8 @@ def test_repeated_searches_share_no_seed_no_point_and_no_reported_run(tmp_path: 
         assert len(search.configurations) == 8
         seeds |= {frozenset(spec.seed for spec in search.runs)}
         tried |= {
-            tuned_values(to_mapping(spec), ["clip_norm"])["clip_norm"] for spec in search.runs
+            tuple(tuned_values(to_mapping(spec), search.parameters).values())
+            for spec in search.runs
         }
     assert seeds == {frozenset({11}), frozenset({12}), frozenset({13})}
     assert len(tried) == 3 * 8

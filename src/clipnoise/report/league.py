@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,11 +160,11 @@ def _table(task: str, panel: str, runs: pd.DataFrame) -> ListBlock:
     rows, order = [], []
     for (label,), cell in split(scored, "label"):
         means = cell.groupby("epsilon")["score"].mean()
-        free = cell["score"].mean() if cell["epsilon"].isna().all() else None
-        cells = [decimal(100 * (means.get(e, free)), 2) for e in budgets]
+        free = float(cell["score"].mean()) if cell["epsilon"].isna().all() else math.nan
+        cells = [decimal(100 * float(means.get(e, free)), 2) for e in budgets]
         diverged = int((cell["status"] != "completed").sum())
         rows.append([label, *cells, str(diverged), decimal(cell["cpu_seconds"].mean(), 2)])
-        order.append((free is not None, -float(means.mean() if free is None else free)))
+        order.append((free >= 0, -free if free >= 0 else -float(means.mean())))
     ranked = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
     model = ", ".join(dict.fromkeys(runs["model"]))
     return ListBlock(

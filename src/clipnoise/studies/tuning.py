@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BeforeValidator
 
@@ -183,8 +183,8 @@ class Tune:
         """Return by how much a search moves its points in each direction; 0 for one alone."""
         if self.searches is None:
             return [0.0] * len(PRIMES)
-        stream = np.random.default_rng(derive("searches", self.seeds_in(search)[0]))
-        return stream.random(len(PRIMES)).tolist()
+        stream = np.random.default_rng(derive("trials", self.seeds_in(search)[0]))
+        return [stream.random() for _ in PRIMES]
 
     def _drawn(self, law: DrawnTrials, search: int) -> list[dict[str, Any]]:
         """Return the values of each of a drawn number of trials, equal ones among them."""
@@ -227,7 +227,7 @@ def alternatives(ends: Ends | tuple[Ends, ...]) -> tuple[Ends, ...]:
     if isinstance(ends, dict):
         return (ends,)
     ranges = tuple(one for one in ends if not isinstance(one, int | float))
-    return ranges if len(ranges) == len(ends) else ((float(ends[0]), float(ends[1])),)
+    return ranges if len(ranges) == len(ends) else (cast("Range", ends),)
 
 
 def _within(ends: Ends) -> tuple[str, Range]:
