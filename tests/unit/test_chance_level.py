@@ -17,7 +17,7 @@ from clipnoise.report.verdict import verdict_data
 from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
 
 CHANCE = {"name": "majority class", "levels": {"test_accuracy": 0.4445, "test_loss": 0.69}}
-LEARNED, STUCK = (0.80, 0.81, 0.79), (0.4445, 0.4445, 0.4445)
+LEARNED, STUCK = (0.80, 0.81, 0.79, 0.80, 0.78, 0.82), (0.4445,) * 6
 
 
 def frame(folder: Path, levels: dict[str, tuple[float, ...]], **changes: Any) -> Any:
@@ -38,7 +38,7 @@ def frame(folder: Path, levels: dict[str, tuple[float, ...]], **changes: Any) ->
 
 
 def test_a_method_at_the_majority_class_is_never_called_best(tmp_path: Path) -> None:
-    runs = frame(tmp_path, {"dp-sgd": STUCK, "dp-adam": (0.30, 0.31, 0.29)})
+    runs = frame(tmp_path, {"dp-sgd": STUCK, "dp-adam": (0.30, 0.31, 0.29, 0.3, 0.3, 0.3)})
     table = build_table(runs, "comparison")
     assert not any(table.leads(row, place) for row, place, _ in table.cells())
     section = verdict_data(runs, "")

@@ -186,7 +186,7 @@ def ranked_rows(column: str, levels: dict[str, tuple[float, float]]) -> list[dic
             column: value + 0.001 * seed,
         }
         for method, (accuracy, value) in levels.items()
-        for seed in (1, 2, 3)
+        for seed in range(1, 7)
     ]
 
 

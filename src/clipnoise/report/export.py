@@ -46,7 +46,7 @@ LATEX = {
 
 
 def to_csv(table: Table, watermark: str = "") -> str:
-    """Return one line per cell: full-precision mean, std and Holm-adjusted p-value, and counts."""
+    """Return one line per cell: full-precision mean, std and p-value, and counts."""
     lines = [
         {
             "panel": table.panel,

@@ -15,12 +15,14 @@ from scipy import special, stats
 
 from clipnoise.errors import UserError
 from clipnoise.report.formats import ACCURACY, Metric
+from clipnoise.report.inference.sign_flips import best_p_values, units_needed
 
 ALPHA = 0.05
 LEVEL = 0.95
+SEEDS_NEEDED = units_needed(ALPHA)
 
 K = TypeVar("K", bound=Hashable)
-Withheld = Literal["", "unfinished", "alone", "failed", "one seed", "chance"]
+Withheld = Literal["", "unfinished", "alone", "failed", "few seeds", "chance"]
 
 # ---- Over the seeds of one configuration
 
@@ -224,8 +226,8 @@ class Verdict(Generic[K]):
     """Which methods lead a column.
 
     Attributes:
-        leaders: the best and all that are not significantly worse; they are printed bold.
-        p_values: Holm-adjusted p-value against the best, which itself has none.
+        leaders: all that can be the best; they are printed bold.
+        p_values: of `best_p_values` for each method but the one with the best mean.
         withheld: why there are no leaders; empty where there are some.
     """
 
@@ -235,7 +237,11 @@ class Verdict(Generic[K]):
 
 
 def judge(samples: Mapping[K, Sample], *, higher_is_better: bool) -> Verdict[K]:
-    """Find the best competitor and all that are not significantly worse.
+    """Find all competitors that can be the best.
+
+    The test is `best_p_values` over seeds, whose set contains the best with probability ≥ 1 − α,
+    although the same seeds choose the highest mean. With fewer than `SEEDS_NEEDED` seeds it can
+    exclude nothing, whatever the results.
 
     The mean over the runs that survived flatters a method that diverges, so only methods whose
     planned runs all completed can lead. A column with missing or damaged runs has no leaders.
@@ -248,14 +254,15 @@ def judge(samples: Mapping[K, Sample], *, higher_is_better: bool) -> Verdict[K]:
     able = {key: sample for key, sample in samples.items() if sample.complete}
     if not able:
         return Verdict(withheld="failed")
-    if min(sample.n for sample in able.values()) < 2:
-        return Verdict(withheld="one seed")
+    shared = sorted(set.intersection(*(set(sample.values) for sample in able.values())))
+    if len(shared) < SEEDS_NEEDED:
+        return Verdict(withheld="few seeds")
     sign = 1.0 if higher_is_better else -1.0
+    scores = sign * np.array([[one.values[seed] for seed in shared] for one in able.values()])
+    p_values = dict(zip(able, best_p_values(scores).tolist(), strict=True))
+    leaders = frozenset(key for key, p_value in p_values.items() if p_value > ALPHA)
     best = max(able, key=lambda key: sign * able[key].mean)
-    others = [key for key in able if key != best]
-    raw = [paired_p_value(able[best].values, able[key].values) for key in others]
-    p_values = dict(zip(others, holm(raw), strict=True))
-    return Verdict(frozenset({best, *(k for k in others if p_values[k] >= ALPHA)}), p_values)
+    return Verdict(leaders, {key: p for key, p in p_values.items() if key != best})
 
 
 # ---- Across tasks: a task is a dataset and a model at one budget

@@ -45,6 +45,7 @@ from clipnoise.report.records import (
 )
 from clipnoise.report.statistics import (
     ALPHA,
+    SEEDS_NEEDED,
     Sample,
     Verdict,
     exceeds_chance,
@@ -54,7 +55,7 @@ from clipnoise.report.statistics import (
 
 NOT_AUDITED = "not audited"
 NOMINAL, REPLACE, ORACLE, HELD_UP = "†", "‡", "§", "¶"
-TEST = f"two-sided paired t-test over seeds, Holm-corrected, α = {ALPHA}"
+TEST = f"multiple comparisons with the best by sign flips over seeds, α = {ALPHA}"
 WIDEST = 6  # columns of a block
 COSTS = ("device s", f"÷ {BASELINE}", "peak MB", "passes")
 COST_NOTE = (
@@ -255,13 +256,13 @@ class Table:
         return {key: cell.sample for key, cell in others.items()}
 
     def leads(self, row: Row, place: Place) -> bool:
-        """Return whether a row is the best of a column or not significantly worse."""
+        """Return whether a row can be the best of a column."""
         if place not in self.verdicts or row.key not in self.verdicts[place].leaders:
             return False
         return not row.cells[place].learned_nothing
 
     def p_value(self, row: Row, place: Place) -> float:
-        """Return the Holm-adjusted p-value against the best; NaN where no test was made."""
+        """Return the p-value of being the best; NaN where no test was made."""
         tested = self.verdicts[place].p_values if place in self.verdicts else {}
         return tested.get(row.key, float("nan"))
 
@@ -486,9 +487,10 @@ def cost_grid(runs: pd.DataFrame) -> Grid:
 def _bold_note(table: Table) -> str:
     """Explain a table's bold, or why columns have none."""
     explanations = {
-        "": f"Bold: the best of a column and all that are not significantly worse ({TEST}).",
+        "": f"Bold: all that can be the best of a column ({TEST}).",
         "unfinished": "Columns with missing runs have no bold yet.",
-        "one seed": "There is no bold with one seed, because nothing can be tested.",
+        "few seeds": f"There is no bold with fewer than {SEEDS_NEEDED} seeds: they cannot tell "
+        "which method is best.",
         "failed": "Columns in which no method completed all its runs have no bold.",
         "chance": "Columns in which the best method learned nothing have no bold.",
     }
@@ -507,8 +509,8 @@ def _lower_bold_note(table: Table) -> str:
             if worse:
                 return (
                     f"{worse[0][1]} can be bold with no better a mean than {key[1]}, which is not: "
-                    "what counts is the difference to the best, seed by seed, and that of "
-                    f"{worse[0][1]} varies more."
+                    "what counts is whether another one is better seed by seed, and the results of "
+                    f"{worse[0][1]} vary more."
                 )
     return ""
 

@@ -25,7 +25,13 @@ from clipnoise.report.formats import (
 )
 from clipnoise.report.hyperparameters import CLEAR, IMPLIED, PENDING, clarity
 from clipnoise.report.records import NON_PRIVATE, Key, Place, is_private, split, where
-from clipnoise.report.statistics import ALPHA, paired_differences, paired_interval, sampling_error
+from clipnoise.report.statistics import (
+    ALPHA,
+    SEEDS_NEEDED,
+    paired_differences,
+    paired_interval,
+    sampling_error,
+)
 from clipnoise.report.tables import Cell, Table, build_table
 
 HEADS = (
@@ -40,7 +46,7 @@ BEST, NO_DIFFERENCE = "best", "no difference found"
 WITHHELD = {
     "unfinished": "none yet: runs are missing",
     "failed": "none: every method has diverged runs",
-    "one seed": "none: one seed tests nothing",
+    "few seeds": f"none: cannot be told with fewer than {SEEDS_NEEDED} seeds",
     "alone": "none: nothing comparable beside it",
     "chance": "none: the best learned nothing",
 }
@@ -49,11 +55,12 @@ FEW = 8  # methods that the note on audits names one by one
 MANY = 24  # settings, of which page one lists those with a difference only
 GIVEN = "given"
 METHOD = (
-    "A method is called best if it differs from every other one of its setting in a two-sided "
-    f"paired t-test over seeds, Holm-corrected (α = {ALPHA}); there is no correction for the "
-    "number of settings. It was picked for its mean over the very seeds it is tested on: its lead "
-    "is overstated on average, and only new seeds would tell. “No difference found” does not mean "
-    "equal: the intervals show what these seeds leave open."
+    "A method is called best if all others of its setting are excluded by multiple comparisons "
+    f"with the best over seeds (sign flips, α = {ALPHA}). This takes into account that the best "
+    "was picked on the same seeds, and the number of methods, but not that of settings. Fewer than "
+    f"{SEEDS_NEEDED} seeds can exclude nothing. The lead of the best mean is overstated on "
+    "average, and only new seeds would tell. “No difference found” does not mean equal: the "
+    "intervals show what these seeds leave open."
 )
 OVER = (
     "Over: by how much the best mean exceeds the other, seed by seed (positive is better, also "

@@ -1,0 +1,142 @@
+"""Simulate leagues whose truth is known: the size of the league's tests, and their power.
+
+    python benchmarks/league_inference.py                  # two minutes of a core
+    python benchmarks/league_inference.py --settings 100   # a rough picture
+
+It writes `benchmarks/results/league_inference.json` and `docs/league/size-and-power.png`. A league
+has 18 tasks at three budgets, twelve searches and two seeds of each. Its methods are uneven, and
+runs collapse (`League` in `clipnoise.report.inference.simulation` says how), except in the lines
+marked "alike": there, results are normal with one variance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from clipnoise.report.inference.simulation import (
+    FLIPS,
+    FLIPS_TOGETHER,
+    POPULATION,
+    T_TESTS,
+    TOGETHER,
+    League,
+    rates,
+)
+
+ROOT = Path(__file__).parents[1]
+NUMBERS = ROOT / "benchmarks" / "results" / "league_inference.json"
+FIGURE = ROOT / "docs" / "league" / "size-and-power.png"
+METHODS = (5, 9, 13)
+LEADS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)  # points
+ALIKE = {"noisier": 1.0, "collapse": 0.0}
+TEST_ERROR = 0.005
+SIZES: dict[str, tuple[str, dict[str, float]]] = {
+    f"{T_TESTS}, alike": (T_TESTS, ALIKE),
+    f"{FLIPS}, alike": (FLIPS, ALIKE),
+    **{test: (test, {}) for test in (FLIPS, FLIPS_TOGETHER, POPULATION)},
+}
+POWERS = (FLIPS, FLIPS_TOGETHER, POPULATION)
+LOOKS = {
+    f"{T_TESTS}, alike": ("0.6", ":", "x"),
+    f"{FLIPS}, alike": ("0.6", "--", "s"),
+    FLIPS: ("black", "-", "o"),
+    FLIPS_TOGETHER: ("black", "--", "o"),
+    POPULATION: ("0.35", "-", "^"),
+}
+
+
+def league(test: str, methods: int, *, whole: bool, **changes: float) -> League:
+    """Return the league for a test: a setting, or all of them."""
+    error = TEST_ERROR if test == POPULATION else 0.0
+    shape: dict[str, Any] = {} if whole else {"tasks": 1, "budgets": 1}
+    return League(methods=methods, test_error=error, **shape, **changes)
+
+
+def measure(settings: int, leagues: int) -> dict[str, Any]:
+    """Return size and power by test.
+
+    Args:
+        settings: drawn for each number of a test of one setting.
+        leagues: drawn for the size of a test of all settings.
+    """
+    size: dict[str, Any] = {}
+    for name, (test, changes) in SIZES.items():
+        whole = test in TOGETHER
+        trials, draws = (leagues, 499) if whole else (settings, 499)
+        made = [
+            rates(league(test, m, whole=whole, **changes), test, trials, draws=draws)
+            for m in METHODS
+        ]
+        size[name] = {"wrong": [one.wrong for one in made], "error": made[0].error}
+        print(name, size[name], flush=True)
+    power = {}
+    for test in POWERS:
+        whole = test in TOGETHER
+        trials, draws = (max(2, settings // 100), 499) if whole else (settings // 4, 499)
+        power[test] = [
+            rates(league(test, METHODS[-1], whole=whole, lead=at / 100), test, trials, draws=draws)
+            for at in LEADS
+        ]
+        print(test, [round(one.found, 3) for one in power[test]], flush=True)
+    return {
+        "methods": METHODS,
+        "leads": LEADS,
+        "settings": settings,
+        "leagues": leagues,
+        "size": size,
+        "power": {test: [one.found for one in made] for test, made in power.items()},
+    }
+
+
+def draw(found: dict[str, Any]) -> Figure:
+    """Draw size against the number of methods, and power against the lead."""
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for name, one in found["size"].items():
+        line(left, name, found["methods"], [100 * wrong for wrong in one["wrong"]])
+    left.axhline(5, color="0.8", linewidth=1, zorder=0)
+    left.set(xlabel="methods", ylabel="wrong (%)", title="Equal methods: one is excluded")
+    left.set_xticks(found["methods"])
+    left.set_ylim(0)
+    for name, powers in found["power"].items():
+        line(right, name, found["leads"], [100 * power for power in powers])
+    right.set(
+        xlabel="lead of the best method (points)",
+        ylabel="excluded (%)",
+        title=f"{found['methods'][-1]} methods: DP-SGD is excluded",
+        ylim=(0, 102),
+    )
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def line(ax: Axes, name: str, x: list[float], y: list[float]) -> None:
+    """Draw the numbers of one test."""
+    colour, dashes, marker = LOOKS[name]
+    ax.plot(x, y, color=colour, linestyle=dashes, marker=marker, label=name, clip_on=False)
+
+
+def main() -> None:
+    """Simulate, and write the numbers and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--settings", type=int, default=1000, help="for each number of one setting")
+    parser.add_argument("--leagues", type=int, default=100, help="for each size over all settings")
+    parser.add_argument("--draw", action="store_true", help="only draw the numbers that are there")
+    given = parser.parse_args()
+    if not given.draw:
+        found = measure(given.settings, given.leagues)
+        NUMBERS.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    figure = draw(json.loads(NUMBERS.read_text()))
+    figure.savefig(FIGURE, dpi=150)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The mixed model over tasks and the share of gaps: closed forms, and coverage in simulations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from clipnoise.report.inference.over_tasks import Gap, best_over_tasks, closed_shares, mixed_model
+
+
+def test_with_equal_errors_the_mean_has_the_t_interval_over_tasks() -> None:
+    gains = np.array([1.0, 3.0, 2.0, 6.0, 4.0])
+    found = mixed_model(gains, np.full(5, 0.5))
+    low, high = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
+    assert (found.mean.mean, found.mean.low, found.mean.high) == pytest.approx((3.2, low, high))
+    assert found.spread**2 == pytest.approx(gains.var(ddof=1) - 0.25)
+
+
+def test_gains_that_differ_less_than_their_errors_show_no_spread_and_are_weighed() -> None:
+    found = mixed_model(np.array([1.0, 1.2, 1.1]), np.array([1.0, 2.0, 4.0]))
+    weights = np.array([1, 1 / 4, 1 / 16])
+    assert found.spread == 0
+    assert found.mean.mean == pytest.approx(weights @ [1.0, 1.2, 1.1] / weights.sum())
+    reach = stats.t.ppf(0.975, 2) / math.sqrt(weights.sum())
+    assert found.mean.high - found.mean.mean == pytest.approx(reach)
+
+
+def test_the_interval_for_a_new_task_is_wider() -> None:
+    found = mixed_model(np.array([1.0, 3.0, 2.0, 6.0, 4.0]), np.full(5, 0.5))
+    assert found.new_task.low < found.mean.low < found.mean.high < found.new_task.high
+
+
+def test_too_few_tasks_give_no_interval() -> None:
+    one, two = (mixed_model(np.arange(1.0, 1 + n), np.ones(n)) for n in (1, 2))
+    assert math.isnan(one.mean.low)
+    assert one.mean.mean == 1
+    assert not math.isnan(two.mean.low)
+    assert math.isnan(two.new_task.low)
+
+
+@pytest.mark.parametrize("spread", [0.0, 2.0])
+def test_both_intervals_hold_as_often_as_they_say(spread: float) -> None:
+    rng = np.random.default_rng(1)
+    trials, tasks, errors = 600, 12, np.linspace(0.3, 2.0, 12)
+    mean = new = 0
+    for _ in range(trials):
+        gains = 1 + spread * rng.normal(size=tasks) + errors * rng.normal(size=tasks)
+        found = mixed_model(gains, errors)
+        mean += found.mean.low <= 1 <= found.mean.high
+        new += found.new_task.low <= 1 + spread * rng.normal() <= found.new_task.high
+    assert min(mean, new) / trials >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def test_a_method_that_is_best_on_every_task_is_the_only_one_that_can_be_best() -> None:
+    means = np.random.default_rng(2).normal(size=(4, 15))
+    means[1] += 6
+    p = best_over_tasks(means)
+    assert p[1] == 1
+    assert np.delete(p, 1).max() < 0.001
+
+
+# ---- Gaps
+
+
+def gap(
+    rng: np.random.Generator, levels: tuple[float, float, float], searches: int = 8, n: int = 300
+) -> Gap:
+    """Return a task with a baseline, a method and a ceiling of these accuracies."""
+    hard = rng.normal(size=n)
+    found = []
+    for cut in stats.norm.ppf(levels) * math.sqrt(3 + 0.01):
+        after_search = 0.1 * rng.normal(size=(searches, 1))
+        latent = cut + hard + rng.normal(size=n) + after_search + rng.normal(size=(searches, n))
+        found.append((latent > 0).astype(float))
+    return Gap(np.stack(found[:2]), found[2])
+
+
+def test_the_baseline_closes_nothing_and_the_ceiling_all() -> None:
+    task = gap(np.random.default_rng(3), (0.7, 0.8, 0.9))
+    own = closed_shares([task], 0, 0)
+    assert (own.mean, own.low, own.high) == pytest.approx((0, 0, 0), abs=1e-6)
+    whole = Gap(np.stack([task.private[0], task.ceiling]), task.ceiling)
+    assert closed_shares([whole], 1, 0).mean == pytest.approx(1)
+
+
+def test_the_share_is_the_mean_over_tasks() -> None:
+    rng = np.random.default_rng(4)
+    tasks = [gap(rng, (0.6, 0.7, 0.9)), gap(rng, (0.7, 0.8, 0.9))]
+    both, first, second = (closed_shares(one, 1, 0) for one in (tasks, tasks[:1], tasks[1:]))
+    assert both.mean == pytest.approx((first.mean + second.mean) / 2)
+    assert both.high - both.low < second.high - second.low
+
+
+def test_a_gap_that_may_be_none_leaves_the_interval_without_ends() -> None:
+    task = gap(np.random.default_rng(5), (0.8, 0.8, 0.805), searches=3, n=60)
+    found = closed_shares([task], 1, 0)
+    assert (found.low, found.high) == (-math.inf, math.inf)
+
+
+def test_an_interval_of_shares_holds_as_often_as_it_says() -> None:
+    """One over searches alone, with the gap as known, does not."""
+    rng = np.random.default_rng(6)
+    trials = 300
+    held = known = 0
+    for _ in range(trials):
+        task = gap(rng, (0.70, 0.77, 0.84))
+        found = closed_shares([task], 1, 0, resamples=400)
+        held += found.low <= 0.5 <= found.high
+        gains = task.private[1].mean(axis=1) - task.private[0].mean(axis=1)
+        shares = gains / (task.ceiling.mean() - task.private[0].mean())
+        low, high = stats.ttest_1samp(shares, 0).confidence_interval(0.95)
+        known += low <= 0.5 <= high
+    assert held / trials >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
+    assert known / trials < 0.9

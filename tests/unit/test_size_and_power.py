@@ -1,0 +1,106 @@
+"""Where the truth is known, tests of the league are wrong no more often than they may be.
+
+`python benchmarks/league_inference.py` does the same with many more leagues.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clipnoise.report.inference.simulation import (
+    FLIPS,
+    FLIPS_TOGETHER,
+    POPULATION,
+    POPULATION_TOGETHER,
+    T_TESTS,
+    TOGETHER,
+    League,
+    Rates,
+    intervals_rate,
+    mixed_model_rate,
+    pairs_rate,
+    rates,
+)
+from clipnoise.report.statistics import ALPHA
+
+UNEVEN = {"noisier": 4.0, "collapse": 0.03}
+ALIKE = {"noisier": 1.0, "collapse": 0.0}
+
+
+def within(rate: Rates) -> bool:
+    """Return whether a rate is at most α, with three Monte Carlo standard errors."""
+    return rate.wrong <= ALPHA + 3 * rate.error
+
+
+@pytest.mark.parametrize("runs", [UNEVEN, ALIKE], ids=["uneven", "alike"])
+@pytest.mark.parametrize("methods", [5, 13])
+@pytest.mark.parametrize("test", [FLIPS, POPULATION])
+def test_equal_methods_of_a_setting_are_rarely_excluded(
+    test: str, methods: int, runs: dict[str, float]
+) -> None:
+    league = League(
+        methods=methods,
+        tasks=1,
+        budgets=1,
+        searches=10,
+        test_error=0.005 if test == POPULATION else 0.0,
+        **runs,
+    )
+    assert within(rates(league, test, 100, draws=299))
+
+
+@pytest.mark.parametrize("test", TOGETHER)
+def test_equal_methods_of_all_settings_are_rarely_excluded(test: str) -> None:
+    error = 0.005 if test == POPULATION_TOGETHER else 0.0
+    league = League(methods=5, tasks=2, budgets=2, searches=10, test_error=error, collapse=0.03)
+    assert within(rates(league, test, 100, draws=499))
+
+
+def test_a_worse_method_does_not_exclude_the_best_one_too_often() -> None:
+    for lead in (0.002, 0.01):
+        league = League(methods=6, tasks=1, budgets=1, searches=10, lead=lead)
+        assert within(rates(league, FLIPS, 200))
+
+
+def test_tests_beside_the_highest_mean_are_wrong_too_often() -> None:
+    league = League(methods=36, tasks=1, budgets=1, searches=10, **ALIKE)
+    assert rates(league, T_TESTS, 300).wrong > 0.15
+
+
+def test_pairs_intervals_and_the_mixed_model_are_rarely_wrong() -> None:
+    league = League(methods=5, tasks=6, budgets=1, searches=10)
+    assert within(pairs_rate(league, 100))
+    assert within(mixed_model_rate(League(methods=2, tasks=8, budgets=1, lead_spread=0.01), 300))
+    moved = League(methods=4, tasks=2, budgets=2, searches=10, test_error=0.005)
+    assert within(intervals_rate(moved, 60, draws=999))
+
+
+def test_a_lead_is_found_the_more_often_the_larger_it_is() -> None:
+    found = [
+        rates(League(methods=4, tasks=1, budgets=1, lead=lead), FLIPS, 80).found
+        for lead in (0.0, 0.01, 0.04)
+    ]
+    assert found[0] < 0.1 < found[1] < found[2]
+
+
+def test_seven_searches_tell_nothing_apart_in_twelve_settings_and_twelve_do() -> None:
+    """A p-value of 2⁻⁶ times twelve is above α."""
+    few, enough = (
+        rates(
+            League(methods=3, tasks=12, budgets=1, searches=s, lead=0.3, collapse=0.0),
+            FLIPS_TOGETHER,
+            2,
+        ).found
+        for s in (7, 12)
+    )
+    assert (few, enough) == (0.0, 1.0)
+
+
+def test_a_league_is_what_it_says() -> None:
+    league = League(methods=4, tasks=2, budgets=2, searches=4000, lead=0.05, collapse=0.1)
+    settings = league.draw(np.random.default_rng(1))
+    assert settings.keys() == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    one = settings[0, 0].searches
+    lost = 0.1 * 0.35
+    np.testing.assert_allclose(one.mean(axis=1), [0.85 - lost, *[0.8 - lost] * 3], atol=0.01)
