@@ -16,11 +16,12 @@ from clipnoise.report.league import (
     published_rows,
     read_league,
     screenings,
+    settings,
 )
 from clipnoise.run.correctness import packed
 from clipnoise.run.fingerprint import training_code
 from clipnoise.run.spec import from_mapping
-from clipnoise.studies.columns import LEAGUE
+from clipnoise.studies.columns import LEAGUE, Chance
 from clipnoise.studies.study import load_study
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
@@ -92,14 +93,15 @@ def test_only_guarantees_are_screened_and_a_diverged_run_is_the_worst(tmp_path: 
 
 
 def test_the_page_has_a_table_for_each_panel_with_the_best_method_first(tmp_path: Path) -> None:
+    once = {"panel": "screen", "search": None}
     rows = [
-        row(test_accuracy=0.5),
-        row("disk", test_accuracy=0.75),
-        row("disk", seed=2, status="diverged", test_accuracy=None),
-        row("sgd", claim="non-private", epsilon=None, test_accuracy=0.9),
+        row(**once, test_accuracy=0.5),
+        row("disk", **once, test_accuracy=0.75),
+        row("disk", **once, seed=2, status="diverged", test_accuracy=None),
+        row("sgd", **once, claim="non-private", epsilon=None, test_accuracy=0.9),
     ]
     page = league_page(read_league(published(tmp_path, adult=rows)))
-    table = page.split("### adult, confirm")[1]
+    table = page.split("### adult, screen")[1]
     lines = [line.split("|")[1:4] for line in table.splitlines() if line.startswith("| ")]
     assert [[cell.strip() for cell in line] for line in lines] == [
         ["method", "ε = 3", "diverged"],
@@ -132,3 +134,44 @@ def test_the_training_code_depends_on_the_method_and_not_on_the_data() -> None:
     one = training_code(spec("dp-sgd"))
     assert one == training_code(spec("dp-sgd", "synthetic", "mlp"))
     assert one != training_code(spec("dp-adambc"))
+
+
+def league_of(folder: Path, **means: float) -> Path:
+    """Publish runs of methods with these accuracies, of twelve searches with two seeds."""
+    rng, rows = np.random.default_rng(0), []
+    for label, mean in means.items():
+        for seed in range(24):
+            right = rng.random(500) < mean
+            values = {"seed": seed, "search": seed // 2 + 1, "test_examples": 500}
+            values |= {"test_accuracy": right.mean(), "correct": packed(right)}
+            level = Chance(name="majority class", levels={"test_accuracy": 0.5})
+            rows.append(row(label, **values, chance=level))
+    return published(folder, adult=rows)
+
+
+def test_the_page_says_who_can_be_the_best(tmp_path: Path) -> None:
+    better = {"disk": 0.84, "dp-lion": 0.6, "dp-sgd": 0.7}
+    page = league_page(read_league(league_of(tmp_path, **better)))
+    table = page.split("### adult, ε = 3: confirmed")[1].split("###")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| d")]
+    assert [(row[0].strip("| "), row[-1].strip("| ")) for row in rows] == [
+        ("disk", "yes"),
+        ("dp-sgd", "no"),
+        ("dp-lion", "no"),
+    ]
+    assert float(rows[0][1]) - float(rows[1][1]) == pytest.approx(float(rows[0][2]), abs=0.011)
+    assert rows[0][4] == "0 of 24"
+
+
+def test_a_method_without_a_search_is_paired_with_the_others_by_its_seeds(tmp_path: Path) -> None:
+    runs = read_league(league_of(tmp_path, disk=0.8, other=0.7))["adult"]
+    without = runs.assign(search=runs["search"].where(runs["label"] != "other"))
+    (whole,), (one,) = settings({"adult": runs}).values(), settings({"adult": without}).values()
+    assert whole.methods == one.methods == ("disk", "other")
+    assert np.array_equal(whole.right, one.right)
+
+
+def test_a_task_that_lacks_a_confirmed_run_has_no_page(tmp_path: Path) -> None:
+    runs = read_league(league_of(tmp_path, disk=0.8, other=0.7))["adult"]
+    with pytest.raises(UserError, match="every method needs one of each"):
+        league_page({"adult": runs.drop(index=3)})

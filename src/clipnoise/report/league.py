@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,13 @@ import pandas as pd
 from clipnoise.errors import UserError
 from clipnoise.report.blocks import ListBlock
 from clipnoise.report.export import to_markdown
-from clipnoise.report.formats import decimal
+from clipnoise.report.formats import DASH, decimal
+from clipnoise.report.inference.confirmed import (
+    Confirmed,
+    gains_over,
+    gather,
+    who_can_be_best,
+)
 from clipnoise.report.records import split, where
 from clipnoise.run.correctness import unpacked
 from clipnoise.run.fingerprint import fingerprint, training_code
@@ -29,6 +35,16 @@ HEAD = """# The league, task by task
 
 Printed by `clipnoise league` from the files in `docs/league/v3`.
 """
+PLACE = ("task", "epsilon")
+BASELINE = "dp-sgd"
+CONFIRMED_HEADS = ("method", "accuracy", "gain", "interval", "collapsed", "p", "can be the best")
+CONFIRMED = (
+    "Accuracy in %, over searches and seeds. Gain over DP-SGD in points, with 95% intervals that "
+    "hold together over all tasks and budgets; they contain seeds, search and test set. p: the "
+    "larger one of two tests whether the method can be the best, times the number of settings; the "
+    "test for all examples like those of the test set is nominal. Collapsed: diverged, or no "
+    "better than a constant prediction."
+)
 AGAIN = "Train it again, and publish it: `clipnoise league publish TASK`."
 
 
@@ -141,14 +157,78 @@ def confirmed_runs(runs: pd.DataFrame, panel: str) -> pd.DataFrame:
     return found.assign(right=pd.Series(right, index=found.index, dtype=object))
 
 
+def settings(tasks: Mapping[str, pd.DataFrame]) -> dict[tuple[str, float], Confirmed]:
+    """Return the confirmed runs of each task and ε: the panels whose searches are repeated.
+
+    A method without a search belongs to the searches by its seeds, which all methods share.
+
+    Args:
+        tasks: as from `read_league`.
+
+    Raises:
+        UserError: a run is missing, or a task has several such panels.
+    """
+    found: dict[tuple[str, float], Confirmed] = {}
+    for task, runs in tasks.items():
+        repeated = runs[runs["search"].notna()]
+        searches = dict(zip(repeated["seed"], repeated["search"].astype(int), strict=True))
+        for (panel,), _ in split(repeated, "panel"):
+            confirmed = confirmed_runs(runs, panel)
+            confirmed = confirmed.assign(search=confirmed["seed"].map(searches))
+            for (text,), part in split(confirmed, "epsilon"):
+                epsilon = float(text)
+                if (task, epsilon) in found:
+                    raise UserError(f"{task}: two panels confirm methods at ε = {epsilon:g}.")
+                level = next(one for one in part["chance"] if one is not None)
+                found[task, epsilon] = gather(part, level.levels["test_accuracy"])
+    return found
+
+
 def league_page(tasks: Mapping[str, pd.DataFrame]) -> str:
-    """Return the page of the league in Markdown: a table for each panel of each task."""
+    """Return the page of the league in Markdown.
+
+    It has who can be the best at each task and ε, over all of them at one level, and then a table
+    for each panel of each task.
+    """
+    confirmed = settings(tasks)
+    inferred = list(_inferred(confirmed)) if confirmed else []
     tables = [
-        to_markdown(_table(task, panel, rows))
+        _table(task, panel, rows)
         for task, runs in tasks.items()
         for (panel,), rows in split(runs, "panel")
     ]
-    return "\n".join([HEAD, *tables])
+    return "\n".join([HEAD, *map(to_markdown, [*inferred, *tables])])
+
+
+def _inferred(confirmed: Mapping[tuple[str, float], Confirmed]) -> Iterator[ListBlock]:
+    """Yield a table for each task and ε: means, gains over DP-SGD, and who can be the best."""
+    best = who_can_be_best(confirmed, PLACE)
+    gains = {
+        (row["task"], row["epsilon"], row["method"]): row
+        for row in gains_over(confirmed, PLACE, BASELINE).to_dict("records")
+    }
+    for task, epsilon in confirmed:
+        rows = where(best, task=task, epsilon=epsilon)
+        shown = []
+        for row in rows.sort_values("mean", ascending=False).to_dict("records"):
+            gain, together = DASH, DASH
+            over = gains.get((task, epsilon, row["method"]))
+            if over is not None:
+                gain = decimal(100 * over["gain"], 2)
+                ends = (decimal(100 * over[end], 2) for end in ("all_low", "all_high"))
+                together = f"[{', '.join(ends)}]"
+            numbers = (decimal(100 * row["mean"], 2), gain, together)
+            collapsed = f"{row['collapsed']} of {row['runs']}"
+            last = (collapsed, decimal(row["adjusted"], 4), "yes" if row["can_be_best"] else "no")
+            shown.append([row["method"], *numbers, *last])
+        yield ListBlock(
+            title=f"{task}, ε = {epsilon:g}: confirmed",
+            caption=CONFIRMED,
+            heads=CONFIRMED_HEADS,
+            rows=shown,
+            numbers=len(CONFIRMED_HEADS) - 1,
+            notes=[],
+        )
 
 
 def _table(task: str, panel: str, runs: pd.DataFrame) -> ListBlock:
