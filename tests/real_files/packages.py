@@ -6,8 +6,9 @@ import base64
 import gzip
 import io
 import json
+import lzma
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,11 @@ from pyarrow import parquet
 
 from clipnoise.data import adult, topics
 from clipnoise.data.base import dataset_class
-from clipnoise.data.codebook import Codebook
+from clipnoise.data.codebook import TIMES, Codebook
 from clipnoise.data.mails import FOLDER, LIST
-from clipnoise.data.packages import NpmFile, PackageFile
+from clipnoise.data.packages import DebianFile, NpmFile, PackageFile
 
-from .images import made_up
+from .images import deb, made_up
 from .texts import WORDS, sentence
 
 
@@ -105,7 +106,38 @@ def write_adult(cache: Path) -> None:
 
 
 ROWS = 160
-CODEBOOKS = ("compas", "diamonds", "flights", "german-credit", "rand-health")
+CODEBOOKS = (
+    *("compas", "diamonds", "fair", "flights", "german-credit", "letter", "rand-health"),
+    *("satellite", "shuttle"),
+)
+
+
+def r_file(table: Mapping[str, Sequence[Any]]) -> bytes:
+    """Return a data frame as R saves it: texts as factors, numbers as they are."""
+
+    def integers(*values: int) -> bytes:
+        return np.array(values, ">i4").tobytes()
+
+    def texts(values: Sequence[str]) -> bytes:
+        each = (integers(9, len(value.encode())) + value.encode() for value in values)
+        return integers(16, len(values)) + b"".join(each)
+
+    def pair(name: str, value: bytes) -> bytes:
+        return integers(2 | 0x400, 1, 9, len(name)) + name.encode() + value
+
+    def column(values: Sequence[Any]) -> bytes:
+        if not isinstance(values[0], str):
+            return integers(14, len(values)) + np.array(values, ">f8").tobytes()
+        levels = sorted(set(values))
+        codes = [levels.index(value) + 1 for value in values]
+        facts = pair("levels", texts(levels)) + integers(254)
+        return integers(13 | 0x200, len(values), *codes) + facts
+
+    columns = b"".join(map(column, table.values()))
+    facts = pair("names", texts(list(table))) + integers(254)
+    frame = integers(19 | 0x200, len(table)) + columns + facts
+    head = b"RDX3\nX\n" + integers(3, 0x40103, 0x30500, 5) + b"UTF-8"
+    return lzma.compress(head + pair("Table", frame) + integers(254))
 
 
 def npm(members: Mapping[str, bytes], name: str) -> bytes:
@@ -134,7 +166,7 @@ def rows_of(kind: type[Codebook]) -> dict[str, list[Any]]:
     table |= {name: [low] * ROWS for name, (low, _) in kind.kept.items()}
     if kind.person:
         table[kind.person] = [125_000 + row // 4 for row in range(ROWS)]
-    if times := {name.partition(".")[0] for name in table if "." in name}:
+    if times := {name.partition(".")[0] for name in table if name.endswith(tuple(TIMES))}:
         (time,) = times
         hours = np.datetime64("2001-01-01T05", "us") + 31 * np.arange(ROWS).astype("m8[h]")
         table = {name: one for name, one in table.items() if "." not in name} | {time: hours}
@@ -144,6 +176,8 @@ def rows_of(kind: type[Codebook]) -> dict[str, list[Any]]:
 def table_file(kind: type[Codebook], table: Mapping[str, Any]) -> bytes:
     """Return the file of a table, with other columns beside those that are read."""
     stream = io.BytesIO()
+    if kind.member.endswith(".rda"):
+        return r_file(table)
     if kind.member.endswith(".parquet"):
         parquet.write_table(pyarrow.table(dict(table)), stream)
         return stream.getvalue()
@@ -162,10 +196,12 @@ def write_codebook(cache: Path, name: str, table: Mapping[str, Any] | None = Non
         if issubclass(other, Codebook) and other.raw == kind.raw != "":  # in the same package
             members.setdefault(other.member, table_file(other, rows_of(other)))
     file = kind.files[0]
-    if isinstance(file, NpmFile):
+    if isinstance(file, NpmFile | DebianFile):
         folder = cache / "raw" / (kind.raw or name)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / file.name).write_bytes(npm(members, file.name))
+        debian = isinstance(file, DebianFile)
+        content = deb(members) if debian else npm(members, file.name)
+        (folder / file.name).write_bytes(content)
     else:
         write_wheel(cache, name, members)
 
@@ -241,6 +277,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         name: {"train_examples": 40, "validation_examples": 8, "test_examples": 8}
         for name in CODEBOOKS
     },
+    "letter": {"train_examples": 110, "validation_examples": 8, "test_examples": 8},  # each of 26
     "newsgroups": TEXTS,
     "reuters-r8": {**TEXTS, "length": 32},
     "reuters-r8-bow": TEXTS,

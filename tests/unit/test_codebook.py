@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import lzma
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from real_files import prepare, small, write_raw
-from real_files.packages import CODEBOOKS, ROWS, rows_of, write_codebook
+from real_files.packages import CODEBOOKS, ROWS, r_file, rows_of, write_codebook
 
 from clipnoise.data import codebook
 from clipnoise.data.base import dataset_class
 from clipnoise.data.codebook import Codebook
+from clipnoise.data.r_tables import read_data_frame
 from clipnoise.errors import UserError
 
 
@@ -143,3 +145,22 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     small("flights").raw_files(tmp_path).accept()
     with pytest.raises(UserError, match="truncated or damaged"):
         small("flights").prepare(tmp_path)
+
+
+def test_a_factor_of_r_becomes_its_levels_and_a_number_stays_one() -> None:
+    frame = read_data_frame(r_file({"size": [0.5, 2, 1], "letter": ["b", "a", "b"]}))
+    assert frame["size"].tolist() == [0.5, 2, 1]
+    assert frame["letter"] == ["b", "a", "b"]
+
+
+@pytest.mark.parametrize("damaged", [lambda one: one[:-40], lambda one: b"R" + one, lambda _: b""])
+def test_a_damaged_data_frame_of_r_is_refused(damaged: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(ValueError, match="R"):
+        read_data_frame(damaged(r_file({"size": [0.5, 2, 1]})))
+
+
+def test_a_data_frame_that_ends_too_early_is_refused() -> None:
+    whole = lzma.decompress(r_file({"size": [0.5, 2, 1]}))
+    for end in range(30, len(whole) - 4, 5):
+        with pytest.raises(ValueError, match="damaged"):
+            read_data_frame(whole[:end])

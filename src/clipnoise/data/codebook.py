@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from clipnoise.data.base import Partitioned
 from clipnoise.data.columns import ColumnRule
-from clipnoise.data.packages import NpmFile, read_member, read_npm
+from clipnoise.data.packages import DebianFile, NpmFile, read_debian, read_member, read_npm
+from clipnoise.data.r_tables import read_data_frame
 from clipnoise.data.rows import SPARSE, Rows, SparseRows, StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
@@ -30,7 +31,8 @@ class Codebook(Partitioned):
     it is; then no person is in two parts.
 
     Attributes:
-        member: the path of the table in the package; its suffix is .parquet where it is no text.
+        member: the path of the table in the package; its suffix is .parquet or, of a data
+            frame of R, .rda where it is no text.
         names: of its columns, in order, where its first line does not name them.
         separator: of the columns of a text.
         kept: the range in which a number of a row must lie for the row to be kept, by column.
@@ -106,20 +108,22 @@ class Codebook(Partitioned):
         import pyarrow  # type: ignore[import-untyped]
         from pyarrow import csv, parquet
 
-        stream = io.BytesIO(self._member_of(file))
-        inputs = dict.fromkeys(name.partition(".")[0] for name in self.codebook)
+        content = self._member_of(file)
+        inputs = dict.fromkeys(_column_and_part(name)[0] for name in self.codebook)
         needed = [*inputs, self.target, *self.kept, *filter(None, [self.person])]
         try:
-            if self.member.endswith(".parquet"):
-                table = parquet.read_table(stream, columns=[*dict.fromkeys(needed)])
+            if self.member.endswith(".rda"):
+                table = pyarrow.table(read_data_frame(content))
+            elif self.member.endswith(".parquet"):
+                table = parquet.read_table(io.BytesIO(content), columns=[*dict.fromkeys(needed)])
             else:
                 table = csv.read_csv(
-                    stream,
+                    io.BytesIO(content),
                     csv.ReadOptions(column_names=self.names or None),
                     csv.ParseOptions(delimiter=self.separator),
                     csv.ConvertOptions(null_values=[""]),
                 )
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise UserError(f"{where}: not such a table, or damaged ({error}).") from None
         places = {name: place for place, name in enumerate(table.column_names)}
         lacking = [name for name in needed if name not in places]
@@ -130,6 +134,8 @@ class Codebook(Partitioned):
     def _member_of(self, file: Path) -> bytes:
         if isinstance(self.files[0], NpmFile):
             return read_npm(file, [self.member])[self.member]
+        if isinstance(self.files[0], DebianFile):
+            return read_debian(file, [self.member])[self.member]
         return read_member(file, self.member)
 
     def _kept(self, table: Mapping[str, Any]) -> tuple[Mapping[str, Any], np.ndarray]:
@@ -149,7 +155,7 @@ class Codebook(Partitioned):
         """Return the features, float32 of shape (n, width); a value that is none: ValueError."""
         features = []
         for name, rule in self.codebook.items():
-            column, _, part = name.partition(".")
+            column, part = _column_and_part(name)
             values = _part_of(table[column], part) if part else table[column]
             if name in self.unlisted:
                 listed = {*map(str, rule.categories)}
@@ -173,6 +179,12 @@ class Codebook(Partitioned):
             return {"train": ~test, "test": test}
         validation = drawn % np.uint64(VALIDATION_SHARE) == 1
         return {"train": ~(test | validation), "validation": validation, "test": test}
+
+
+def _column_and_part(name: str) -> tuple[str, str]:
+    """Return the column that an input is made from, and the part of a time that it is, if any."""
+    column, _, part = name.rpartition(".")
+    return (column, part) if part in TIMES else (name, "")
 
 
 def _plain(column: Any) -> Any:

@@ -107,7 +107,7 @@ def _examples(
     """
     if wanted == "images" and isinstance(dataset, Images):
         for part, (images, labels) in dataset.checked_images(folder).items():
-            yield part, images, labels
+            yield part, list(images), labels
     elif wanted == "texts" and isinstance(dataset, LabelledTexts):
         for part in dataset.labelled_parts:
             numbers = array("b")
@@ -124,12 +124,10 @@ def _encoded(encode: Encode, examples: Sequence[Any], title: str) -> np.ndarray:
 
     order = np.argsort([len(one) for one in examples], kind="stable")  # texts of a length together
     batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-    found = []
+    found: list[np.ndarray] = []
     with torch.no_grad():
         for batch in track(batches, title, console=Console(stderr=True)):
             features = encode([examples[place] for place in batch])
             found.append(nn.functional.normalize(features, dim=1).numpy())
     rows = np.concatenate(found)
-    features = np.empty_like(rows)
-    features[order] = rows
-    return features
+    return rows[np.argsort(order)]

@@ -129,7 +129,8 @@ class SentenceNetwork(Encoder):
         from transformers import BertConfig, BertModel
 
         config = BertConfig(**json.loads(read_text(wheel, f"{self.package}/config.json")))
-        network = BertModel(config, add_pooling_layer=False).eval()
+        network: Any = BertModel(config, add_pooling_layer=False)
+        network.eval()
         tensors = safetensors.torch.load(read_member(wheel, f"{self.package}/model.safetensors"))
         kept = {name: tensors[name] for name in network.state_dict()}
         network.load_state_dict(kept)
