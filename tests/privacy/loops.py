@@ -397,10 +397,10 @@ class FixedSize(Plain):
 class SkipsEmptyBatches(Plain):
     """Draws two examples for each step, and takes no step where it has drawn none."""
 
-    claimed: ClassVar = {"expected_batch_size": 2}
+    claimed: ClassVar = {"expected_batch_size": 2, "steps": 60}
 
     def batches(self, n: int) -> Iterator[list[int]]:
-        self.rate = 2 / n
+        self.rate, self.steps = 2 / n, 60
         yield from filter(None, super().batches(n))
 
     def released(self, total: Tensor, size: int) -> Tensor:
