@@ -290,7 +290,7 @@ def test_the_study_is_whole_after_all_that(story: Story) -> None:
     assert len(list(runs.rglob("summary.json"))) == 5
     assert list(story.folder.glob("reports/**/report.pdf"))
     assert not list(runs.rglob("*.safetensors"))
-    assert not list(story.folder.glob("**/ran*"))
+    assert not list(story.folder.glob("**/ran"))
 
 
 def test_a_job_gets_what_its_runs_ask_for_not_what_the_submitting_machine_has(

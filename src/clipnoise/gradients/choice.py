@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PLENTY = 100  # vectors as long as parameters and inputs, for each example: more than networks take
 OF_VMAP = {
     r"data-dependent|\.item\(\)|dynamic shape": "its code depends on the values of its inputs",
     r"autograd\.Function": "it has a torch.autograd.Function that is not made for vmap",
@@ -130,8 +131,14 @@ def _tried(engine: GradientEngine, check: Callable[[Tensor], str | None]) -> str
 
 
 def _fitting(engine: GradientEngine, trial: Trial, size: int, free: int) -> int:
-    """Return the size of physical batches that fit, from what one and two examples take."""
+    """Return the size of physical batches that fit, from what one and two examples take.
+
+    Where memory is plentiful nothing is counted: that loads much of PyTorch.
+    """
     theta = engine.flat.theta.clone()
+    numbers = theta.numel() + trial(1)[0][0].numel()
+    if size * numbers * theta.element_size() * PLENTY <= free:
+        return size
 
     def taken(count: int) -> int:
         inputs, targets = trial(count)
