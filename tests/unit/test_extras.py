@@ -56,6 +56,9 @@ sys.meta_path.insert(0, Missing())
 """
 
 
+OF_A_JUDGED_LOOP = {"jax", "jax-privacy"}  # which imports them before its adapter does
+
+
 def package_of(module: str) -> str:
     """Return the package with which a module is installed."""
     name = canonicalize_name(IMPORTED_AS.get(module, module))
@@ -109,7 +112,7 @@ def test_the_library_itself_needs_few_packages() -> None:
 def test_every_import_is_of_a_package_that_is_asked_for() -> None:
     extras = PROJECT["optional-dependencies"]
     used = {name for extra in extras if extra != "dev" for name in names(extras[extra])}
-    asked = names(PROJECT["dependencies"]) | used
+    asked = names(PROJECT["dependencies"]) | used | OF_A_JUDGED_LOOP
     assert not [place for module, place in imports() if package_of(module) not in asked]
 
 
