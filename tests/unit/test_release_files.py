@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from clipnoise.studies.study import studies_of_papers
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -26,7 +28,7 @@ def test_the_version_is_one() -> None:
 
 
 def test_the_citation_names_the_paper_of_every_study_of_a_paper() -> None:
-    papers = [path.name for path in (ROOT / "workflow" / "studies").iterdir() if path.is_dir()]
+    papers = {Path(name).parent for name in studies_of_papers(ROOT / "workflow" / "studies")}
     assert len(CITATION["references"]) == len(papers) == 4
     for reference in CITATION["references"]:
         assert reference["authors"]
