@@ -77,6 +77,9 @@ def test_the_winners_of_several_settings_are_named_with_their_counts(tmp_path: P
     assert found == f"In 3 of 4 settings one method {words}: dp-adam in 2 and dp-sgd in 1."
     alone = every[every["dataset"] != "set-2"]
     assert verdict_data(alone, "").summary == f"In 2 of 3 settings dp-adam {words}."
+    equal = pd.concat([same.assign(dataset=f"set-{n}") for n in range(2)])
+    none = "In none of 2 settings is one method shown to be better than all others."
+    assert verdict_data(equal, "").summary == none
 
 
 def test_where_nothing_differs_no_method_is_called_best(tmp_path: Path) -> None:

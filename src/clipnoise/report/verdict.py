@@ -241,14 +241,16 @@ def _summary(rows: list[JudgedSetting], watermark: str) -> str:
     left = f" {count(none, 'setting')} cannot be judged." if none else ""
     if none == len(words):
         return left.strip()
-    judged, shown = len(words) - none, "is shown to be better than all others"
+    judged, better = len(words) - none, "shown to be better than all others"
     who = next(iter(winners)) if len(winners) == 1 else "one method"
     if judged == 1:
-        return f"In one setting {who if best else 'no method'} {shown}.{left}"
+        return f"In one setting {who if best else 'no method'} is {better}.{left}"
+    if not best:
+        return f"In none of {judged} settings is one method {better}.{left}"
     wins = [f"{label} in {number}" for label, number in winners.most_common(NAMED)]
     more = [f"{count(len(winners) - NAMED, 'other')}"] if len(winners) > NAMED else []
     which = f": {listing([*wins, *more])}" if len(winners) > 1 else ""
-    return f"In {best or 'none'} of {judged} settings {who} {shown}{which}.{left}"
+    return f"In {best} of {judged} settings {who} is {better}{which}.{left}"
 
 
 def _data(runs: pd.DataFrame) -> Iterator[tuple[str, ...]]:
