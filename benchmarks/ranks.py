@@ -6,7 +6,7 @@
 Weights and data are random. Each measurement has processes of its own, of one thread each, and the
 numbers of processes take turns, so that other load on the machine affects all of them alike. Wall
 time says nothing where other programs use the cores; processor time is then what can be compared.
-Rows of ranks.csv for networks that are not measured stay, and ranks.md is made from all of them.
+Rows of ranks.csv for networks and batch sizes that are not measured stay, and ranks.md is made from all of them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ WORDS = Signature("tokens", (128,), 2, vocabulary=28_996)
 LORA = {"pretrained": False, "train": "lora", "dropout": 0.0}
 NETWORKS = {**CASES, "bert-base, lora": Case("bert-base", WORDS, LORA)}
 PROCESSES = (1, 2)
+MEASURED = ["network", "batch", "processes"]
 OWN_LOAD = max(PROCESSES) + 0.5  # more is that of other programs
 
 PAGE = """\
@@ -176,11 +177,11 @@ def compared(name: str, batch: int, steps: int, rounds: int) -> list[dict[str, A
 
 
 def write(rows: list[dict[str, Any]], folder: Path) -> None:
-    """Replace the rows of networks that were measured, and write the page of all rows."""
+    """Replace the rows of what was measured, and write the page of all rows."""
     path, table = folder / "ranks.csv", pd.DataFrame(rows)
     if path.exists():
         before = pd.read_csv(path)
-        table = pd.concat([before[~before["network"].isin(table["network"])], table])
+        table = pd.concat([before, table]).drop_duplicates(MEASURED, keep="last")
     table.to_csv(path, index=False)
     shown = [" | ".join(HEADINGS.values()), " | ".join("---" for _ in HEADINGS)]
     shown += [" | ".join(cells(row)) for _, row in table.iterrows()]

@@ -23,7 +23,7 @@ def measured(folder: Path, *words: str) -> pd.DataFrame:
 
 @pytest.mark.long
 def test_one_process_and_two_are_measured_on_the_same_network(tmp_path: Path) -> None:
-    before = {"network": ["another", "logistic, digits"], "processes": [1, 7]}
+    before = {"network": ["another", "logistic, digits"], "batch": [4, 4], "processes": [1, 2]}
     kept = pd.DataFrame({**before, "wall": 123.4, "ratio": 5.6, "load": 7.8})
     kept.to_csv(tmp_path / "ranks.csv", index=False)
     table = measured(tmp_path, "--only", "logistic, digits")
