@@ -6,7 +6,7 @@
 Weights and data are random. Each measurement has processes of its own, of one thread each, and the
 numbers of processes take turns, so that other load on the machine affects all of them alike. Wall
 time says nothing where other programs use the cores; processor time is then what can be compared.
-Rows of ranks.csv for networks and batch sizes that are not measured stay; ranks.md is made from all.
+Rows of ranks.csv of other networks and batch sizes stay, and ranks.md is made from all of them.
 """
 
 from __future__ import annotations

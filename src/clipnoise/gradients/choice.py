@@ -14,6 +14,7 @@ import torch
 
 from clipnoise.core.clip_rules import SHORTEST
 from clipnoise.core.clipping import Clipping
+from clipnoise.data.several import tensors_of
 from clipnoise.errors import UserError, out_of_memory, reason
 from clipnoise.gradients.checks import ending_of, made_up, normal
 from clipnoise.gradients.clipping import clipped_sum, row_norms
@@ -136,7 +137,7 @@ def _fitting(engine: GradientEngine, trial: Trial, size: int, free: int) -> int:
     Where memory is plentiful nothing is counted: that loads much of PyTorch.
     """
     theta = engine.flat.theta.clone()
-    numbers = theta.numel() + trial(1)[0][0].numel()
+    numbers = theta.numel() + sum(part.numel() for part in tensors_of(trial(1)[0]))
     if size * numbers * theta.element_size() * PLENTY <= free:
         return size
 
