@@ -40,8 +40,6 @@ READING = (
     "The same seed gives every method the same initial weights and the same batches, so methods "
     f"are compared in pairs. Bold is decided by a {TEST}. With few seeds it detects only large "
     "differences: bold beside the best means “not shown to be worse”, not “equal”.",
-    "A Wilcoxon signed-rank test is not used: with n seeds its exact two-sided p-value cannot go "
-    "below 2 to the power 1 − n (0.0625 for five), before any correction.",
     "For a method that diverged in some runs, the mean is over the other runs, with n/N beside it. "
     "This mean flatters the method, so it cannot be bold.",
     f"“{SPREAD}” among hyper-parameters: how much the factors by which a method multiplies "

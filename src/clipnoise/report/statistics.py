@@ -115,8 +115,9 @@ def paired_p_value(first: Mapping[int, float], second: Mapping[int, float]) -> f
     """Test whether two methods differ, paired over the seeds they share.
 
     The same seed gives every method the same batches and the same initial weights, so the pairs
-    are matched. A t-test is used because an exact two-sided Wilcoxon test on n seeds cannot go
-    below p = 2^(1−n), which no correction for several comparisons survives at five or six seeds.
+    are matched. A t-test is used because an exact two-sided test on n seeds cannot go below
+    p = 2^(1−n), which no correction for many comparisons survives at ten seeds. It is for one
+    method that was named beforehand; `judge` is for those that the same seeds choose.
 
     Args:
         first, second: metric by seed.

@@ -46,16 +46,16 @@ def passing(runs: Iterable[Screening]) -> list[str]:
     At each ε methods are ranked by their mean score over seeds; equal ones share the mean of their
     ranks. The mean rank over ε decides; of equal ones the first in the panel comes first.
     """
+    from scipy.stats import rankdata
+
     scores: dict[float, dict[str, list[float]]] = {}
     for run in runs:
         scores.setdefault(run.epsilon, {}).setdefault(run.label, []).append(run.score)
     ranks: dict[str, list[float]] = {}
     for by_label in scores.values():
         means = {label: sum(values) / len(values) for label, values in by_label.items()}
-        for label, mean in means.items():
-            above = sum(other > mean for other in means.values())
-            level = sum(other == mean for other in means.values())
-            ranks.setdefault(label, []).append(above + (level + 1) / 2)
+        for label, rank in zip(means, rankdata([-mean for mean in means.values()]), strict=True):
+            ranks.setdefault(label, []).append(float(rank))
     if len({len(values) for values in ranks.values()}) > 1:
         raise ValueError("a method is missing at one of the budgets")
     return sorted(ranks, key=lambda label: sum(ranks[label]))

@@ -233,7 +233,8 @@ class ErrorDraws:
     def gains_over(self, own: int) -> Floats:
         """Return the t of the gains of all methods over one.
 
-        The variance of searches is estimated anew in each draw, so t has the tails of few searches.
+        The variance over searches is estimated again in each draw, so t has the heavy tails that
+        a small number of searches gives it.
         The error of the test set is as large as V_B − V_AB.
 
         Returns:

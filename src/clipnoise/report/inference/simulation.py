@@ -98,14 +98,8 @@ def _alone(test: Callable[[Floats], Floats]) -> Callable[[Settings, int], dict[P
     return lambda settings, draws: {key: test(one.searches) for key, one in settings.items()}
 
 
-def _flips(settings: Settings, draws: int) -> dict[Place, Floats]:
-    return adjusted_best({key: best_p_values(one.searches) for key, one in settings.items()})
-
-
 def _population(settings: Settings, draws: int) -> dict[Place, Floats]:
-    return adjusted_best(
-        {key: best_in_population(one, draws=draws) for key, one in settings.items()}
-    )
+    return {key: best_in_population(one, draws=draws) for key, one in settings.items()}
 
 
 T_TESTS = "t-tests beside the highest mean"
@@ -113,18 +107,12 @@ FLIPS, FLIPS_TOGETHER = "sign flips, a setting", "sign flips, all settings"
 POPULATION, POPULATION_TOGETHER = "for all examples, a setting", "for all examples, all settings"
 
 
-def _population_alone(settings: Settings, draws: int) -> dict[Place, Floats]:
-    return {key: best_in_population(one, draws=draws) for key, one in settings.items()}
-
-
 TESTS: dict[str, Callable[[Settings, int], dict[Place, Floats]]] = {
     T_TESTS: _alone(beside_the_highest_mean),
     FLIPS: _alone(best_p_values),
-    FLIPS_TOGETHER: _flips,
-    POPULATION: _population_alone,
-    POPULATION_TOGETHER: _population,
+    POPULATION: _population,
 }
-TOGETHER = (FLIPS_TOGETHER, POPULATION_TOGETHER)
+TOGETHER = {FLIPS_TOGETHER: FLIPS, POPULATION_TOGETHER: POPULATION}  # adjusted for all settings
 
 
 @dataclass(frozen=True)
@@ -153,7 +141,7 @@ def rates(league: League, test: str, trials: int, *, draws: int = 999, seed: int
 
     Args:
         league: what is drawn.
-        test: one of `TESTS`.
+        test: one of `TESTS` or of `TOGETHER`.
         trials: how many leagues are drawn.
         draws: of the test for all examples; many more than settings / α.
         seed: of the leagues.
@@ -162,7 +150,9 @@ def rates(league: League, test: str, trials: int, *, draws: int = 999, seed: int
     best = slice(0, 1) if league.lead else slice(None)
     wrong, found = [], []
     for _ in range(trials):
-        p_values = TESTS[test](league.draw(rng), draws)
+        p_values = TESTS[TOGETHER.get(test, test)](league.draw(rng), draws)
+        if test in TOGETHER:
+            p_values = adjusted_best(p_values)
         lost = [bool((one[best] <= ALPHA).any()) for one in p_values.values()]
         wrong += [any(lost)] if test in TOGETHER else lost
         found += [one[BASELINE] <= ALPHA for one in p_values.values()]
