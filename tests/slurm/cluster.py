@@ -19,10 +19,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
+from filelock import FileLock
 
 ETC = Path("/etc/slurm")
 FILES = ("slurm.conf", "gres.conf", "cgroup.conf")
@@ -204,6 +205,17 @@ def stop() -> None:
     for name in FILES:
         (ETC / name).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def alone(base: Path) -> Iterator[None]:
+    """Let no other test have a cluster meanwhile; at the end keep its logs below a folder."""
+    with FileLock("/tmp/clipnoise-slurm.lock", timeout=600):
+        try:
+            yield
+        finally:
+            keep_logs(base / "slurm")
+            stop()
 
 
 def keep_logs(place: Path) -> None:

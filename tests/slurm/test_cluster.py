@@ -22,7 +22,6 @@ import cluster
 import psutil
 import pytest
 import yaml
-from filelock import FileLock
 
 from clipnoise.run.scheduler import LIMITS, count_exceeded, describe_start
 from clipnoise.studies.plan import PLANNED_CODE, Plan
@@ -133,16 +132,12 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    with FileLock("/tmp/clipnoise-slurm.lock", timeout=600):
+    with cluster.alone(tmp_path_factory.getbasetemp()):
         try:
-            try:
-                told = tell(tmp_path_factory.mktemp("checkout"))
-            except cluster.ClusterError:  # Debian's slurmctld can crash when jobs end at once
-                told = tell(tmp_path_factory.mktemp("again"))
-            yield told
-        finally:
-            cluster.keep_logs(tmp_path_factory.getbasetemp() / "slurm")
-            cluster.stop()
+            told = tell(tmp_path_factory.mktemp("checkout"))
+        except cluster.ClusterError:  # Debian's slurmctld can crash when jobs end at once
+            told = tell(tmp_path_factory.mktemp("again"))
+        yield told
 
 
 def tell(folder: Path) -> Story:

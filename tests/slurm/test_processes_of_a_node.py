@@ -12,7 +12,6 @@ from pathlib import Path
 import cluster
 import pytest
 import test_cluster as one_node
-from filelock import FileLock
 from pypdf import PdfReader
 from test_cluster import CACHE, CONFIG, PROFILE, RESULTS, SNAKEMAKE, START, STUDY, Job
 
@@ -41,12 +40,8 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    with FileLock("/tmp/clipnoise-slurm.lock", timeout=600):
-        try:
-            yield tell(tmp_path_factory.mktemp("checkout"))
-        finally:
-            cluster.keep_logs(tmp_path_factory.getbasetemp() / "slurm")
-            cluster.stop()
+    with cluster.alone(tmp_path_factory.getbasetemp()):
+        yield tell(tmp_path_factory.mktemp("checkout"))
 
 
 def tell(folder: Path) -> Story:

@@ -15,7 +15,6 @@ import cluster
 import psutil
 import pytest
 import test_cluster as one_node
-from filelock import FileLock
 from test_cluster import CACHE, CONFIG, RESULTS, SNAKEMAKE, START, STUDY, Job
 
 pytestmark = one_node.pytestmark
@@ -46,12 +45,8 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    with FileLock("/tmp/clipnoise-slurm.lock", timeout=600):
-        try:
-            yield tell(tmp_path_factory.mktemp("checkout"))
-        finally:
-            cluster.keep_logs(tmp_path_factory.getbasetemp() / "slurm")
-            cluster.stop()
+    with cluster.alone(tmp_path_factory.getbasetemp()):
+        yield tell(tmp_path_factory.mktemp("checkout"))
 
 
 def tell(folder: Path) -> Story:
