@@ -169,6 +169,7 @@ NO_MEMORY = (
     "bad_alloc",
     "alloc_failed",  # of cuBLAS and cuDNN
     "could not create a primitive",  # oneDNN gives no other reason
+    "failed to map segment",  # of a library that is loaded
 )
 
 

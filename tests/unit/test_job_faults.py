@@ -200,7 +200,7 @@ STARVED = """
 import resource, sys
 from pathlib import Path
 import torch
-import clipnoise.run.job, clipnoise.run.train
+import clipnoise.cli.program, clipnoise.cli.train, clipnoise.run.job, clipnoise.run.train
 from clipnoise.cli import main
 
 held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 
 from clipnoise.cli.options import CommandGroup
-from clipnoise.errors import UserError
+from clipnoise.errors import ENDED_BY_CODE, UserError, naming_extras, out_of_memory, printable
 
 
 def _files(**names: str) -> dict[str, str]:
@@ -128,7 +129,6 @@ def run(words: list[str]) -> int:
     Returns:
         The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault.
     """
-    from clipnoise.errors import ENDED_BY_CODE, naming_extras, printable
     from clipnoise.plugins import use_places_of
 
     called = ["clipnoise", *(word for word in words[:1] if word in COMMANDS)]
@@ -143,10 +143,11 @@ def run(words: list[str]) -> int:
         message = error.format_message() if isinstance(error, click.ClickException) else error
         print(printable(f"{' '.join(called)}: {message}"), file=sys.stderr)
         return 2
-    except (MemoryError, OSError) as error:
-        if not isinstance(error, MemoryError) and error.errno not in FULL:
+    except Exception as error:
+        said = _no_room(error)
+        if said is None:
             raise
-        print(f"{' '.join(called)}: {_no_room(error)}", file=sys.stderr)
+        print(f"{' '.join(called)}: {said}", file=sys.stderr)
         return 1
     except SystemExit:  # no command ends like this: with status 0 it would count as done
         print(f"{' '.join(called)}: {ENDED_BY_CODE}", file=sys.stderr)
@@ -156,9 +157,12 @@ def run(words: list[str]) -> int:
     return int(code or 0)
 
 
-def _no_room(error: MemoryError | OSError) -> str:
-    """Say in a line that memory or a disk is full."""
-    if isinstance(error, MemoryError):
+def _no_room(error: Exception) -> str | None:
+    """Say in a line that memory or a disk is full; None where something else is wrong."""
+    if out_of_memory(error):
+        traceback.clear_frames(error.__traceback__)  # so that there is room for the line itself
         return f"there is not enough memory. {error}".rstrip()
+    if not isinstance(error, OSError) or error.errno not in FULL:
+        return None
     file = f" {error.filename}" if error.filename else ""
     return f"the disk or its quota is full: cannot write{file} ({error.strerror})."

@@ -7,6 +7,7 @@ process takes the same step. So ε is that of one process, and so are the number
 
 from __future__ import annotations
 
+import atexit
 import logging
 import multiprocessing
 import os
@@ -220,7 +221,14 @@ def from_environment(device: str) -> Ranks:
         if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
             return Ranks()
         distributed.init_process_group(_backend(device), timeout=SLOWEST)
+        atexit.register(_leave)
     return Ranks(distributed.get_rank(), distributed.get_world_size())
+
+
+def _leave() -> None:
+    """End the threads of the group: one that runs when the program ends may abort it."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _backend(device: str) -> str:
@@ -271,8 +279,7 @@ def started(
     except LostRankError as error:
         raise LostRankError(_ended(others) or str(error)) from error
     finally:
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
+        _leave()
         for other in others:
             if other.is_alive():
                 other.kill()
@@ -353,7 +360,7 @@ def _other(
         raise SystemExit(LOST) from None  # the first process says which one has ended
     except UserError as error:
         raise SystemExit(f"process {rank + 1} of {count}: {error}") from None
-    distributed.destroy_process_group()
+    _leave()
 
 
 def _joined(rank: int, count: int, store: TCPStore, device: str) -> Ranks:
