@@ -130,6 +130,7 @@ def test_other_faults_and_one_example_too_large_are_faults() -> None:
             with attempt:
                 raise error
 
+    assert out_of_memory(ImportError("libx.so: failed to map segment from shared object"))
     assert not out_of_memory(RuntimeError("shapes differ"))
     with pytest.raises(RuntimeError, match="shapes differ"):
         fail(PhysicalBatch(8), RuntimeError("shapes differ"))
@@ -197,15 +198,17 @@ def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_resu
 
 
 STARVED = """
-import resource, sys
+import json, resource, sys
 from pathlib import Path
 import torch
-import clipnoise.cli.program, clipnoise.cli.train, clipnoise.run.job, clipnoise.run.train
 from clipnoise.cli import main
 
+words, wide = sys.argv[1:-1], sys.argv[-1]
+assert main(words) == 0  # so that all that a run loads is loaded
 held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (held + 2**20, held + 2**20))
-sys.exit(main(sys.argv[1:]))
+resource.setrlimit(resource.RLIMIT_AS, (held + 2**25, held + 2**25))
+words[words.index("--spec") + 1] = wide
+sys.exit(main(words))
 """
 
 
@@ -213,13 +216,17 @@ sys.exit(main(sys.argv[1:]))
 def test_a_run_that_gets_no_memory_says_so_and_leaves_no_result(
     cache: Path, tmp_path: Path
 ) -> None:
-    run = spec()
-    words = [sys.executable, "-c", STARVED, *command(run, tmp_path, cache)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    run = spec(expected_batch_size=8, steps=1, evaluations=1)
+    network = {"id": "mlp", "widths": [200_000]}  # 60 MB of parameters
+    wide = from_mapping({**to_mapping(run), "model": network})
+    words = [*command(run, tmp_path, cache), json.dumps(to_mapping(wide))]
+    done = subprocess.run(
+        [sys.executable, "-c", STARVED, *words], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("clipnoise train: there is not enough memory")
-    assert read_run(run_folder(tmp_path, run)) is None
-    assert train_here(run, tmp_path, cache) == 0
+    assert read_run(run_folder(tmp_path, wide)) is None
+    assert train_here(wide, tmp_path, cache) == 0
 
 
 # Disk.
