@@ -18,6 +18,7 @@ from clipnoise.methods.catalogue import one_line
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.run.procedure import Training
+from clipnoise.studies.entry import Entry
 from clipnoise.studies.file import Panel, PaperClaim, StudyFile
 from clipnoise.studies.items import Repeated, ReportItem, SeveralPanels, item_kinds
 from clipnoise.studies.tuning import Tune
@@ -37,7 +38,7 @@ KINDS: Mapping[str, Callable[[], Mapping[str, type]]] = {
     "noise": NoiseCorrelation.package_kinds,
 }
 BLOCK = re.compile(r"(<!-- keys of (\S+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
-NAMES = {str: "text", bool: "boolean", int: "integer", float: "number", Any: "any"}
+NAMES = {str: "text", bool: "boolean", int: "integer", float: "number", Entry: "text or mapping"}
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 
 
