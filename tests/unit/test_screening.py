@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from clipnoise.errors import UserError
-from clipnoise.studies.entry import Entry
+from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.screening import (
     Screening,
     confirmed,
@@ -112,17 +112,17 @@ def test_references_without_privacy_take_no_place(tmp_path: Path) -> None:
 
 def test_what_passes_is_recorded_in_one_line_of_the_study(tmp_path: Path) -> None:
     path = written(tmp_path)
-    once = with_methods(TEXT, "confirm", [*map(Entry.of, ["dp-sgd", PER_LAYER])])
+    once = with_methods(TEXT, "confirm", [*map(PanelEntry.of, ["dp-sgd", PER_LAYER])])
     assert once.replace(once.splitlines()[3] + "\n", "") == TEXT
     path.write_text(once)
     study = load_study(path)
     assert list(study.panels) == ["screen", "confirm"]
     labels = {run.label for run in study.runs if run.panel == "confirm"}
     assert labels == {"dp-sgd", "per layer"}
-    again = with_methods(once, "confirm", [*map(Entry.of, ["dp-sgd", "disk"])])
+    again = with_methods(once, "confirm", [*map(PanelEntry.of, ["dp-sgd", "disk"])])
     assert len(again.splitlines()) == len(once.splitlines())
     # what takes part in any case is that of the base, also when the file has a list already
-    assert screened_panels(path, "confirm")[1].panel.methods == (Entry.of("dp-sgd"),)
+    assert screened_panels(path, "confirm")[1].panel.methods == (PanelEntry.of("dp-sgd"),)
 
 
 def test_a_study_that_is_written_otherwise_is_not_changed() -> None:
@@ -131,7 +131,7 @@ def test_a_study_that_is_written_otherwise_is_not_changed() -> None:
     )
     for text in (longer, "panels: {screen: {base: screen}}\ntitle: t\nreport: []\n"):
         with pytest.raises(ValueError, match="panels: give each panel a line"):
-            with_methods(text, "confirm", [Entry.of("dp-sgd")])
+            with_methods(text, "confirm", [PanelEntry.of("dp-sgd")])
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_study_that_is_written_otherwise_is_not_changed() -> None:
 def test_a_confirmation_shares_no_seed_with_its_screen(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
-    path = written(tmp_path, with_methods(TEXT, "confirm", [Entry.of("dp-sgd")]), **changes)
+    path = written(tmp_path, with_methods(TEXT, "confirm", [PanelEntry.of("dp-sgd")]), **changes)
     with pytest.raises(UserError, match=said):
         load_study(path).runs  # noqa: B018
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clipnoise.errors import UserError, unknown
-from clipnoise.studies.entry import Entry
+from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import NamedPanel, Panel, PaperClaim, having
 
 
@@ -95,7 +95,9 @@ def _require_places(claim: PaperClaim, panels: Iterable[Panel], path: Path, key:
             _require(axis.removesuffix("s"), name, values, path, f"{key}.{axis}")
 
 
-def _require(kind: str, name: str, values: Iterable[Entry | float], path: Path, key: str) -> None:
+def _require(
+    kind: str, name: str, values: Iterable[PanelEntry | float], path: Path, key: str
+) -> None:
     """Require that one of the values of an axis has a name."""
     names = {_name(value) for value in values}
     if name not in names:
@@ -118,8 +120,8 @@ def _label(name: str, panel: NamedPanel, path: Path, key: str) -> str:
     raise unknown("method", name, {*ids, *ids.values()}, file=str(path), key=key)
 
 
-def _name(value: Entry | str | float) -> str:
+def _name(value: PanelEntry | str | float) -> str:
     """Return the name of a dataset or a model as tables have it, or an ε as text."""
-    if isinstance(value, Entry):
+    if isinstance(value, PanelEntry):
         return value.label
     return value if isinstance(value, str) else f"{value:g}"

@@ -10,7 +10,7 @@ from pydantic_core import core_schema
 
 
 @dataclass(frozen=True)
-class Entry:
+class PanelEntry:
     """A dataset, model or method of a study, written as an id or as a mapping with one.
 
     Attributes:
@@ -20,7 +20,7 @@ class Entry:
     values: Mapping[str, object]
 
     @classmethod
-    def of(cls, written: str | Mapping[str, object]) -> Entry:
+    def of(cls, written: str | Mapping[str, object]) -> PanelEntry:
         """Return the entry that a study file has."""
         return cls({"id": written} if isinstance(written, str) else written)
 

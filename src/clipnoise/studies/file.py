@@ -22,7 +22,7 @@ from pydantic import AfterValidator, StringConstraints
 from clipnoise.core.schedule import each_candidate
 from clipnoise.errors import UserError, shorten, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive
-from clipnoise.studies.entry import Entry
+from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.items import ReportEntry
 from clipnoise.studies.scale import Scale
 
@@ -185,9 +185,9 @@ class Panel:
     base: str | tuple[str, ...] = ()
     title: str = ""
     suffix: str | None = None
-    datasets: tuple[Entry, ...] = ()
-    models: tuple[Entry, ...] = ()
-    methods: tuple[Entry, ...] = ()
+    datasets: tuple[PanelEntry, ...] = ()
+    models: tuple[PanelEntry, ...] = ()
+    methods: tuple[PanelEntry, ...] = ()
     hyperparameters: Annotated[dict[str, dict[str, object]], AfterValidator(_of_each)] = field(
         default_factory=dict
     )
@@ -196,7 +196,7 @@ class Panel:
     training: dict[str, object] = field(default_factory=dict)
     privacy: dict[str, object] = field(default_factory=dict)
     tuning: dict[str, object] = field(default_factory=dict)
-    public: Entry | None = None
+    public: PanelEntry | None = None
     metrics: tuple[str, ...] = ()
     rank_by: str = ""
     screened_by: Screened | None = None
@@ -211,10 +211,11 @@ class Panel:
                     )
 
     @property
-    def each_method(self) -> list[Entry]:
+    def each_method(self) -> list[PanelEntry]:
         """The methods, each with its entry under `hyperparameters` merged in."""
         return [
-            Entry({**self.hyperparameters.get(one.id, {}), **one.values}) for one in self.methods
+            PanelEntry({**self.hyperparameters.get(one.id, {}), **one.values})
+            for one in self.methods
         ]
 
     def beneath(self, above: Panel) -> Panel:
@@ -433,7 +434,7 @@ def _bases(
     return found
 
 
-def _swept(method: Entry, path: Path, key: str) -> list[Entry]:
+def _swept(method: PanelEntry, path: Path, key: str) -> list[PanelEntry]:
     """Return a method for each value of its `sweep`, which its label may name; or itself."""
     if "sweep" not in method.values:
         return [method]
@@ -450,7 +451,7 @@ def _swept(method: Entry, path: Path, key: str) -> list[Entry]:
         if "label" in values:
             for name, value in zip(sweep, point, strict=True):
                 values["label"] = str(values["label"]).replace(f"{{{name}}}", _text(value))
-        found.append(Entry(values))
+        found.append(PanelEntry(values))
     return found
 
 

@@ -12,7 +12,7 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import example, method_class, methods
 from clipnoise.run.spec import TRAINING, RunSpec, from_mapping
-from clipnoise.studies.entry import Entry
+from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import Panel
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import AXES, Search, Tune
@@ -59,8 +59,8 @@ class Setting:
     """Everything about a run except its seed and what is tuned."""
 
     number: int
-    dataset: Entry
-    model: Entry
+    dataset: PanelEntry
+    model: PanelEntry
     epsilon: float | None
     values: Mapping[str, object]
     label: str
@@ -124,7 +124,7 @@ class PanelGrid:
                         label = method.label
                         yield Setting(number, dataset, model, epsilon, values, label, tune, places)
 
-    def _epsilons(self, method: Entry, where: str) -> tuple[float | None, ...]:
+    def _epsilons(self, method: PanelEntry, where: str) -> tuple[float | None, ...]:
         """Return the target ε of a method; (None,) if its budget is not a target ε."""
         kind = self._method(method.id, f"{where}.id")
         if not example(kind).query.draws or "noise_multiplier" in self._privacy:
@@ -141,7 +141,7 @@ class PanelGrid:
         return method_class(name, file=str(self._path), key=key)
 
     def _resolve(
-        self, method: Entry, names: Mapping[str, Sequence[object]], where: str
+        self, method: PanelEntry, names: Mapping[str, Sequence[object]], where: str
     ) -> dict[str, object]:
         """Apply the overrides that match, in order.
 

@@ -12,7 +12,7 @@ from clipnoise.data.cache import MANIFEST
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import example, method_class, track
-from clipnoise.studies.entry import Entry
+from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import Panel
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Tune
@@ -158,6 +158,6 @@ def require_data(league: Study, cache: Path) -> None:
         )
 
 
-def _dataset(named: Entry) -> Dataset:
+def _dataset(named: PanelEntry) -> Dataset:
     options = {key: value for key, value in named.given.items() if key != "id"}
     return parse(dataset_class(named.id), options, key=named.id)

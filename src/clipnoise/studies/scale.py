@@ -12,7 +12,7 @@ from clipnoise.fields import STRICT, Count, Natural, parse
 from clipnoise.files import read_yaml
 from clipnoise.models.base import Model, model_class
 from clipnoise.run.spec import RunSpec
-from clipnoise.studies.entry import Entry
+from clipnoise.studies.entry import PanelEntry
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Scale | Limits")
@@ -59,8 +59,8 @@ class Scale:
     tuning_seeds: Count | None = None
     training: Limits = Limits()
     privacy: dict[str, object] = field(default_factory=dict)
-    datasets: dict[str, Entry] = field(default_factory=dict)
-    models: dict[str, Entry] = field(default_factory=dict)
+    datasets: dict[str, PanelEntry] = field(default_factory=dict)
+    models: dict[str, PanelEntry] = field(default_factory=dict)
     methods: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def kept_epsilons(self, epsilons: Sequence[T]) -> tuple[T, ...]:
@@ -69,11 +69,11 @@ class Scale:
         last = len(epsilons) - 1
         return tuple(epsilons[round(i * last / max(1, count - 1))] for i in range(count))
 
-    def dataset(self, named: Entry) -> Entry:
+    def dataset(self, named: PanelEntry) -> PanelEntry:
         """Return the dataset that a run loads for the one that a study names."""
         return _stand_in(self.datasets, named, dataset_class)
 
-    def model(self, named: Entry) -> Entry:
+    def model(self, named: PanelEntry) -> PanelEntry:
         """Return the model that a run trains for the one that a study names."""
         return _stand_in(self.models, named, model_class)
 
@@ -141,12 +141,12 @@ def _both(before: Any, after: Any) -> Any:
 
 
 def _stand_in(
-    rules: Mapping[str, Entry], named: Entry, find: Callable[[str], type[Dataset | Model]]
-) -> Entry:
+    rules: Mapping[str, PanelEntry], named: PanelEntry, find: Callable[[str], type[Dataset | Model]]
+) -> PanelEntry:
     rule, kept = rules.get(named.label, rules.get(named.id)), named.given
     if rule is None:
         return named
     if rule.id:
         known = {one.name for one in fields(find(rule.id))}
         kept = {key: value for key, value in kept.items() if key in known}
-    return Entry({**kept, **rule.values})
+    return PanelEntry({**kept, **rule.values})

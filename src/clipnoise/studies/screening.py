@@ -14,7 +14,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
 from clipnoise.files import read_yaml
 from clipnoise.methods.base import example, method_class
-from clipnoise.studies.entry import Entry
+from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import NamedPanel, Panel, StudyFile, expand_panels
 from clipnoise.studies.study import shared_file
 
@@ -55,7 +55,7 @@ def passing(runs: Iterable[Screening]) -> list[str]:
     return sorted(ranks, key=lambda label: sum(ranks[label]))
 
 
-def confirmed(screen: Panel, confirm: Panel, ranked: Sequence[str]) -> list[Entry]:
+def confirmed(screen: Panel, confirm: Panel, ranked: Sequence[str]) -> list[PanelEntry]:
     """Return the methods of a panel: its own, and then the best of the screen.
 
     Args:
@@ -71,7 +71,7 @@ def confirmed(screen: Panel, confirm: Panel, ranked: Sequence[str]) -> list[Entr
     return [*own.values(), *(entries[label] for label in best[: max(0, places)])]
 
 
-def _private(method: Entry) -> bool:
+def _private(method: PanelEntry) -> bool:
     return example(method_class(method.id)).private
 
 
@@ -94,7 +94,7 @@ def screened_panels(path: Path, name: str) -> tuple[NamedPanel, NamedPanel]:
     return panels[rule.panel], panels[name]
 
 
-def with_methods(text: str, name: str, methods: Sequence[Entry]) -> str:
+def with_methods(text: str, name: str, methods: Sequence[PanelEntry]) -> str:
     """Return the text of a study file whose panel of this name, in one line, has these methods.
 
     The line is put after the last of the panels where there is none. Nothing else changes.
