@@ -128,7 +128,7 @@ def test_every_method(name: str, options: dict[str, Any], cache: Path, tmp_path:
     stream = ahead.batches()
     for _ in range(3):
         ahead.step(next(stream))
-    checkpoint.save(ahead.get_state(), {"outcome": {"steps_done": 3}})
+    checkpoint.save(3, ahead.get_state(), {})
     saved = checkpoint.load()
     assert saved is not None
     behind.set_state(saved.tensors)

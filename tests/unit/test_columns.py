@@ -13,16 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from reporting_data import run_row
 
+from clipnoise.run.outcome import Chance, Histogram, Predicted, Recorded
 from clipnoise.studies.columns import (
     ALL,
     CURVE_COLUMNS,
     PUBLISHED,
     RUN_COLUMNS,
-    Chance,
     FoundChoice,
-    Histogram,
-    Predicted,
-    Recorded,
     Scored,
     read_table,
     require_types,

@@ -20,8 +20,9 @@ from clipnoise.report.league import (
 )
 from clipnoise.run.correctness import packed
 from clipnoise.run.fingerprint import training_code
+from clipnoise.run.outcome import Chance
 from clipnoise.run.spec import from_mapping
-from clipnoise.studies.columns import LEAGUE, Chance
+from clipnoise.studies.columns import LEAGUE
 from clipnoise.studies.study import load_study
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"

@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Lt
 from reporting_data import curve_rows, item_data, run_row, write_study, write_table
 from test_reporting_moments import diagnostics
 
-from clipnoise.cli.keys import KINDS, SECTIONS, key_table, type_words
+from clipnoise.cli.keys import ITEMS, SECTIONS, key_table, type_words
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.report.drawing import draw_figure
@@ -141,7 +141,7 @@ print(*{"numpy", "scipy", "pandas", "matplotlib", "seaborn", "altair", "torch"} 
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("section", [*SECTIONS, *KINDS])
+@pytest.mark.parametrize("section", [*SECTIONS, ITEMS])
 def test_the_documentation_lists_every_key_with_its_type_and_default(section: str) -> None:
     said = "run: clipnoise report-items --markdown docs/study-keys.md"
     assert key_table(section) in (DOCS / "study-keys.md").read_text(), said

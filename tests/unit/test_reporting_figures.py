@@ -84,7 +84,7 @@ def test_every_method_has_a_distinct_marker_and_line_for_grey_print():
 def test_methods_that_a_study_compares_differ_in_colour_while_colours_last():
     for name in names_below(STUDIES):
         for title, panel in find_study(name, STUDIES).panels.items():
-            shown = {method["id"] for method in panel.each_method}
+            shown = {method.id for method in panel.each_method}
             looks = [style(id_) for id_ in sorted(shown) if example(methods()[id_]).private]
             assert len(set(looks)) == len(looks), (name, title)
             if len(looks) <= len(COLOURS):

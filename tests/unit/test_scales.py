@@ -15,6 +15,7 @@ from clipnoise.errors import UserError
 from clipnoise.methods.base import methods
 from clipnoise.report.pdf import bundle, pages
 from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.scale import Limits, Scale, read_scale
 from clipnoise.studies.study import Study, load_study, memberships
@@ -87,9 +88,9 @@ def test_a_stand_in_keeps_the_name_and_the_overrides_of_the_original(tmp_path: P
 
 
 def test_a_stand_in_keeps_the_options_that_it_has_too() -> None:
-    scale = Scale(datasets={"digits": {"id": "synthetic", "examples": 50}})
-    asked = {"id": "digits-users", "users": 9, "public_examples": 4}
-    assert scale.dataset(asked, "digits") == {
+    scale = Scale(datasets={"digits": PanelEntry({"id": "synthetic", "examples": 50})})
+    asked = {"id": "digits-users", "label": "digits", "users": 9, "public_examples": 4}
+    assert scale.dataset(PanelEntry(asked)).given == {
         "id": "synthetic",
         "examples": 50,
         "public_examples": 4,

@@ -338,7 +338,7 @@ def test_the_example_of_the_page_trains_and_searches_as_it_says(
 
 
 def test_the_page_of_keys_lists_every_kind_with_its_keys() -> None:
-    section = (DOCS / "study-keys.md").read_text().partition("\n## A schedule\n")[2]
+    section = (DOCS / "studies.md").read_text().partition("\n## Schedules\n")[2]
     table = re.findall(r"^\| `(\w+)` \| .* \|(.*)\|$", section.partition("\n## ")[0], re.M)
     found = {kind: set(re.findall(r"`([a-z]+)`", keys)) for kind, keys in table[1:]}
     common = {"kind", "peak", "warmup"}

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from clipnoise.errors import UserError
+from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.screening import (
     Screening,
     confirmed,
@@ -98,29 +99,30 @@ def test_the_best_of_the_screen_fill_up_what_takes_part_in_any_case(tmp_path: Pa
     screen, confirm = screened_panels(written(tmp_path), "confirm")
     ranked = ["disk", "dp-sgd", "per layer", "dp-sat"]
     found = confirmed(screen.panel, confirm.panel, ranked)
-    assert found == ["dp-sgd", "disk", PER_LAYER]
+    assert [one.written for one in found] == ["dp-sgd", "disk", PER_LAYER]
 
 
 def test_references_without_privacy_take_no_place(tmp_path: Path) -> None:
     path = written(tmp_path, methods=[{"id": "sgd", "learning_rate": 1}, "dp-sgd"])
     screen, confirm = screened_panels(path, "confirm")
     found = confirmed(screen.panel, confirm.panel, ["dp-sat", "disk", "dp-lssgd"])
-    assert found == [{"id": "sgd", "learning_rate": 1}, "dp-sgd", "dp-sat", "disk"]
+    best = [one.written for one in found]
+    assert best == [{"id": "sgd", "learning_rate": 1}, "dp-sgd", "dp-sat", "disk"]
 
 
 def test_what_passes_is_recorded_in_one_line_of_the_study(tmp_path: Path) -> None:
     path = written(tmp_path)
-    once = with_methods(TEXT, "confirm", ["dp-sgd", PER_LAYER])
+    once = with_methods(TEXT, "confirm", [*map(PanelEntry.of, ["dp-sgd", PER_LAYER])])
     assert once.replace(once.splitlines()[3] + "\n", "") == TEXT
     path.write_text(once)
     study = load_study(path)
     assert list(study.panels) == ["screen", "confirm"]
     labels = {run.label for run in study.runs if run.panel == "confirm"}
     assert labels == {"dp-sgd", "per layer"}
-    again = with_methods(once, "confirm", ["dp-sgd", "disk"])
+    again = with_methods(once, "confirm", [*map(PanelEntry.of, ["dp-sgd", "disk"])])
     assert len(again.splitlines()) == len(once.splitlines())
     # what takes part in any case is that of the base, also when the file has a list already
-    assert screened_panels(path, "confirm")[1].panel.methods == ("dp-sgd",)
+    assert screened_panels(path, "confirm")[1].panel.methods == (PanelEntry.of("dp-sgd"),)
 
 
 def test_a_study_that_is_written_otherwise_is_not_changed() -> None:
@@ -129,7 +131,7 @@ def test_a_study_that_is_written_otherwise_is_not_changed() -> None:
     )
     for text in (longer, "panels: {screen: {base: screen}}\ntitle: t\nreport: []\n"):
         with pytest.raises(ValueError, match="panels: give each panel a line"):
-            with_methods(text, "confirm", ["dp-sgd"])
+            with_methods(text, "confirm", [PanelEntry.of("dp-sgd")])
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_a_study_that_is_written_otherwise_is_not_changed() -> None:
 def test_a_confirmation_shares_no_seed_with_its_screen(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
-    path = written(tmp_path, with_methods(TEXT, "confirm", ["dp-sgd"]), **changes)
+    path = written(tmp_path, with_methods(TEXT, "confirm", [PanelEntry.of("dp-sgd")]), **changes)
     with pytest.raises(UserError, match=said):
         load_study(path).runs  # noqa: B018
 
@@ -166,7 +168,7 @@ def test_the_tasks_of_the_league_are_no_artefacts_of_a_paper() -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_the_confirmation_of_every_task_can_follow_its_screen(name: str) -> None:
     screen, confirm = screened_panels(STUDIES / f"{name}.yaml", "confirm")
-    labels = [one if isinstance(one, str) else one["label"] for one in screen.panel.methods]
+    labels = [one.label for one in screen.panel.methods]
     found = confirmed(screen.panel, confirm.panel, labels)
     assert len(found) == 2 + 12  # and the two references without privacy
     assert confirm.panel.datasets == screen.panel.datasets

@@ -554,7 +554,7 @@ def test_later_values_take_precedence_from_bases_to_the_entry_of_a_method(tmp_pa
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     (only,) = load_study(tmp_path / "study.yaml").panels.values()
     (method,) = only.each_method
-    assert method == {"id": "sgd", **dict(zip("abcdef", places, strict=True))}
+    assert method.values == {"id": "sgd", **dict(zip("abcdef", places, strict=True))}
 
 
 def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -16,8 +16,8 @@ from clipnoise.fields import to_plain
 from clipnoise.files import write_atomically
 from clipnoise.methods.catalogue import one_line
 from clipnoise.privacy.budget import Privacy
-from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.run.procedure import Training
+from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import Panel, PaperClaim, StudyFile
 from clipnoise.studies.items import Repeated, ReportItem, SeveralPanels, item_kinds
 from clipnoise.studies.tuning import Tune
@@ -32,12 +32,15 @@ SECTIONS = {
     "item": (ReportItem, SeveralPanels, Repeated),
     "claim": (PaperClaim,),
 }
-KINDS: Mapping[str, Callable[[], Mapping[str, type]]] = {
-    "kinds": item_kinds,
-    "noise": NoiseCorrelation.package_kinds,
+ITEMS = "kinds"  # the section of the kinds of items
+BLOCK = re.compile(r"(<!-- keys of (\S+) -->\n)(?:\|.*\n)*")
+NAMES = {
+    str: "text",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    PanelEntry: "text or mapping",
 }
-BLOCK = re.compile(r"(<!-- keys of (\S+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
-NAMES = {str: "text", bool: "boolean", int: "integer", float: "number", Any: "any"}
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 
 
@@ -81,16 +84,20 @@ def report_items(markdown: Markdown = None) -> None:
 
 
 def _renewed(block: re.Match[str]) -> str:
-    return f"{block[1]}{key_table(block[2])}{block[3]}"
+    return f"{block[1]}{key_table(block[2])}"
 
 
 def key_table(section: str) -> str:
     """Return what a section of the page lists, as a Markdown table: keys, or kinds of items."""
-    if section in KINDS:
-        lines = ["| kind | meaning and options |", "|---|---|", *_kinds(KINDS[section]())]
-    else:
-        lines = ["| key | type | default | meaning |", "|---|---|---|---|", *_keys(section)]
+    if section == ITEMS:
+        return kind_table(item_kinds())
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|", *_keys(section)]
     return "\n".join([*lines, ""])
+
+
+def kind_table(kinds: Mapping[str, type]) -> str:
+    """Return the kinds of something, each with its options, as a Markdown table."""
+    return "\n".join(["| kind | meaning and options |", "|---|---|", *_kinds(kinds), ""])
 
 
 def _keys(section: str) -> Iterator[str]:

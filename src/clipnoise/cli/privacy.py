@@ -14,6 +14,7 @@ import click
 from annotated_types import Ge
 
 from clipnoise.cli import options
+from clipnoise.cli.keys import kind_table
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Fraction, Natural, Positive, Probability, parse
 from clipnoise.files import json_text, write_atomically
@@ -23,6 +24,7 @@ from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, Rate
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.calibration import calibrate as find_noise_multiplier
+from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.profile import PrivacyProfile, privacy_profile
 from clipnoise.privacy.samplers import (
@@ -390,8 +392,10 @@ NOISE_SECTION = """
 
 `noise` in `privacy` says how the noise of a run is correlated across its steps, so that later steps
 take back part of what earlier ones added, e.g. `{sampler: cyclic, noise: {kind: blt, buffers: 3}}`.
-[Keys of a study](study-keys.md#privacy) says what each kind is.
 
+"""
+
+NOISE_ERRORS = """
 | `kind` | vectors in memory | error, T = 200 | error, T = 1000 | error, T = 1000, 10 rounds |
 |---|---|---|---|---|
 | `independent` (default) | 0 | 10.0 | 22.4 | 70.7 |
@@ -439,7 +443,10 @@ def samplers(
     details = "".join(
         f"\n\n## {kind.id}\n\n{inspect.cleandoc(kind.__doc__ or '')}" for kind in SAMPLERS.values()
     )
-    write_atomically(markdown, f"{SAMPLERS_PAGE}{table}{details}{NOISE_SECTION}")
+    kinds = kind_table(NoiseCorrelation.package_kinds())
+    write_atomically(
+        markdown, f"{SAMPLERS_PAGE}{table}{details}{NOISE_SECTION}{kinds}{NOISE_ERRORS}"
+    )
     print(markdown)
 
 

@@ -146,6 +146,17 @@ default settings; public gradients are one more pass, over public examples.
 A hyper-parameter that may follow a schedule takes `{kind: cosine, peak: 0.1, warmup: 0.1}` in the
 place of a number: see [schedules](studies.md#schedules).
 
+`side_information` says where the A of `adadps-side`, `adas-side`, `adadps-fed` and `adas-fed` comes
+from, which divide gradients by A + γ. `summary.json` records what was counted, and a digest of A.
+Its `source` is one of these; both counts are refused for data without public text:
+
+- `token-frequency`, unless told otherwise: how often a token occurs in public text, 1 for the most
+  frequent one.
+- `tf-idf`: the inverse of its TF-IDF, 1 for the smallest one.
+- `file`: a `.npy` file, `{source: file, path: …, sha256: …}`, with a number per feature, token or
+  parameter.
+- `public-gradients`: the root mean square of the gradients of public examples before training.
+
 `clip_rule` says how g_i is clipped; the sensitivity is the same under every rule. With `per: layer`
 each of the L layers is clipped by itself, to C/√L. Its `kind` is one of these, `hard` unless told
 otherwise; γ is its `gamma`:

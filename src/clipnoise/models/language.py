@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -122,7 +123,7 @@ class LanguageModel(PartlyTrained):
 
     accepts = f"up to {LONGEST} tokens, to classify or with masked tokens to predict"
     family: ClassVar[Literal["bert", "roberta"]]
-    tokens: ClassVar[dict[str, Any]]
+    tokens: ClassVar[Mapping[str, float]]
 
     pretrained: bool = True
     layers: Count = 12
@@ -170,7 +171,7 @@ class LanguageModel(PartlyTrained):
         self.partly_trained(network, below)
         if self.recompute:
             recompute_blocks(network)
-        return logits(network, self.tokens["pad_token_id"], self.second_segment_after)
+        return logits(network, int(self.tokens["pad_token_id"]), self.second_segment_after)
 
     def _untrained(self, signature: Signature) -> nn.Module:
         """Build transformers' network with random values."""
@@ -189,7 +190,7 @@ class LanguageModel(PartlyTrained):
         network: nn.Module = getattr(transformers, head).from_config(config)
         return network
 
-    def _architecture(self, signature: Signature) -> dict[str, Any]:
+    def _architecture(self, signature: Signature) -> dict[str, int | None]:
         """Return what config.json of matching weights must contain."""
         return {
             "vocab_size": signature.vocabulary,
@@ -209,7 +210,7 @@ class Bert(LanguageModel):
     """
 
     family = "bert"
-    tokens: ClassVar[dict[str, Any]] = {
+    tokens: ClassVar = {
         "pad_token_id": 0,
         "type_vocab_size": 2,
         "max_position_embeddings": LONGEST,
@@ -291,7 +292,7 @@ class RobertaBase(LanguageModel):
     title = "RoBERTa-base"
     pretrained_weights = hub("FacebookAI/roberta-base", "MIT")
     family = "roberta"
-    tokens: ClassVar[dict[str, Any]] = {
+    tokens: ClassVar = {
         "pad_token_id": 1,
         "type_vocab_size": 1,
         "max_position_embeddings": LONGEST + 2,

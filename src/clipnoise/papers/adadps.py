@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public, State
@@ -44,7 +44,7 @@ class TunedMethod(MethodOptions):
     """A method of a panel."""
 
     label: str | None = None  # its name in the figure, where that is not the id
-    grid: dict[str, list[Any]]  # values to try by hyper-parameter; every combination is tried
+    grid: dict[str, list[float]]  # values to try by hyper-parameter; every combination is tried
 
     @property
     def name(self) -> str:

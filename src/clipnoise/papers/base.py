@@ -85,7 +85,7 @@ class Results:
     def provenance(self) -> Mapping[str, Any]:
         """The content of run.json; empty where there is no such file."""
         path = self.folder / "run.json"
-        content: dict[str, Any] = read_json(path) if path.is_file() else {}
+        content: Mapping[str, Any] = read_json(path) if path.is_file() else {}
         return content
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.method import Method
@@ -24,19 +24,19 @@ class MethodOptions(Section):
     """Base of the sections that name a method."""
 
     method: str  # the id
-    options: dict[str, Any]  # hyper-parameters that are not tuned
+    options: dict[str, object]  # hyper-parameters that are not tuned
 
-    def build(self, **choice: Any) -> Method:
+    def build(self, **choice: float) -> Method:
         """Return the method; a choice of the tuned hyper-parameters replaces options."""
         return parse(method_class(self.method), {**self.options, **choice}, key=self.method)
 
-    def trials(self, sigma: float, steps: int, start: Tensor, **choice: Any) -> Trials:
+    def trials(self, sigma: float, steps: int, start: Tensor, **choice: float) -> Trials:
         """Return trials of the method on batches of one example, from `start`, (trials, d)."""
         public = Public(noise_multiplier=sigma, expected_batch_size=1, total_steps=steps)
         return Trials(self.build(**choice), public, start)
 
 
-def combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+def combinations(grid: Mapping[str, Sequence[float]]) -> Iterator[dict[str, float]]:
     """Yield every combination of the values of a grid; the last name varies fastest."""
     for values in product(*grid.values()):
         yield dict(zip(grid, values, strict=True))

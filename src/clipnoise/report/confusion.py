@@ -13,7 +13,7 @@ from clipnoise.data.measures import PERCENT
 from clipnoise.report.formats import DASH, Metric, budget
 from clipnoise.report.records import PLACE, split, where
 from clipnoise.report.statistics import Sample
-from clipnoise.studies.columns import Predicted
+from clipnoise.run.outcome import Predicted
 
 NOTHING = "no completed run with counts of predictions"
 GROUP_ACCURACY = Metric("", "Test accuracy", *PERCENT)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from clipnoise.report.formats import DASH, budget, count, significant
 from clipnoise.report.records import PLACE, split
-from clipnoise.studies.columns import Recorded
+from clipnoise.run.outcome import Recorded
 
 QUANTITIES = {
     "m_clipped": "first moment, without noise",

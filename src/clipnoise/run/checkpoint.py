@@ -73,7 +73,7 @@ class Saved:
     """
 
     tensors: dict[str, Tensor]
-    notes: dict[str, Any]
+    notes: Mapping[str, Any]
 
 
 @dataclass
@@ -118,20 +118,20 @@ class Checkpoint:
         """Return whether it is time to save."""
         return self.stop.signal is not None or time.monotonic() - self._last >= self.every
 
-    def save(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    def save(self, step: int, tensors: Mapping[str, Tensor], notes: Mapping[str, object]) -> None:
         """Save a run between two steps, then end it if it was told to stop.
 
         If a checkpoint cannot be written, the log says so, the previous one stays, and the run
         continues.
 
         Args:
+            step: the last one that was taken.
             tensors: on any device; values may share memory.
-            notes: plain data; must have `outcome.steps_done`.
+            notes: plain data.
 
         Raises:
             InterruptedRunError: the process was told to stop.
         """
-        step = notes["outcome"]["steps_done"]
         outcome = f"no checkpoint after step {step}: secure noise is not kept"
         if self.kept and not self.first:
             outcome = f"after step {step}"
@@ -157,7 +157,7 @@ def identity(
         data: the digests of the prepared data.
     """
 
-    def short(values: Mapping[str, Any]) -> str:
+    def short(values: Mapping[str, object]) -> str:
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -173,7 +173,10 @@ def identity(
 
 
 def write(
-    path: Path, identity: Mapping[str, str], tensors: Mapping[str, Tensor], notes: Mapping[str, Any]
+    path: Path,
+    identity: Mapping[str, str],
+    tensors: Mapping[str, Tensor],
+    notes: Mapping[str, object],
 ) -> None:
     """Write a checkpoint, whole or not at all.
 

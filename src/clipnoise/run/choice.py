@@ -12,6 +12,7 @@ from clipnoise.data.measures import ValidationMetric, higher_is_better
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, parse, to_plain
 from clipnoise.files import read_json
+from clipnoise.run.procedure import Training
 from clipnoise.run.spec import TRAINING, RunSpec
 
 
@@ -30,7 +31,7 @@ class Tried:
 
     __pydantic_config__: ClassVar = STRICT
 
-    values: dict[str, Any]
+    values: dict[str, object]
     mean: float | None
     n: Natural
     planned: Count
@@ -75,7 +76,7 @@ class Choice:
     __pydantic_config__: ClassVar = STRICT
 
     metric: ValidationMetric
-    choice: dict[str, Any]
+    choice: dict[str, object]
     tried: tuple[Tried, ...]
     spent: tuple[Spent, ...] = ()
     remark: str = ""
@@ -98,8 +99,11 @@ class Choice:
             values = {json.dumps(one.values[name]): one.values[name] for one in self.tried}.values()
             apart = {json.dumps(_split(value)[0]) for value in values}
             tried = [_split(value)[1] for value in values]
-            numbers = len(apart) == 1 and all(type(number) in (int, float) for number in tried)
-            if len(tried) > 1 and numbers and _split(chosen)[1] in (min(tried), max(tried)):
+            numbers = [
+                one for one in tried if isinstance(one, int | float) and type(one) is not bool
+            ]
+            comparable = len(apart) == 1 and len(numbers) == len(tried) > 1
+            if comparable and _split(chosen)[1] in (min(numbers), max(numbers)):
                 found.append(name)
         return found
 
@@ -121,7 +125,7 @@ def read_choice(path: Path) -> Choice:
     return parse(Choice, values, file=str(path))
 
 
-def tuned_values(spec: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def tuned_values(spec: Mapping[str, Any], names: Iterable[str]) -> dict[str, object]:
     """Return the values of tuned settings in a run.
 
     Args:
@@ -131,7 +135,7 @@ def tuned_values(spec: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any
     return {name: spec["training" if name in TRAINING else "method"][name] for name in names}
 
 
-def in_words(values: Mapping[str, Any]) -> str:
+def in_words(values: Mapping[str, object]) -> str:
     """Return tuned settings in words: `learning_rate 0.3, clip_norm 1`."""
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
@@ -148,27 +152,28 @@ def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
             f"--choice: chooses {', '.join(choice.choice)}, but the run leaves "
             f"{', '.join(spec.tuning.parameters)} open."
         )
-    chosen = {n: _times(v, spec.tuning.times.get(n)) for n, v in choice.choice.items()}
-    training = {name: value for name, value in chosen.items() if name in TRAINING}
+    method, training = to_plain(spec.method), to_plain(spec.training)
+    for name, value in choice.choice.items():
+        part = training if name in TRAINING else method
+        part[name] = _times(value, spec.tuning.times.get(name))
     # Whether a trial ends early depends on losses on private examples, which no ε covers.
     law = spec.tuning.law if len(choice.ranked) == len(choice.tried) else None
-    values = {**to_plain(spec.method), **{n: v for n, v in chosen.items() if n not in TRAINING}}
     return replace(
         spec,
-        method=parse(type(spec.method), values, file="--choice", key="choice"),
-        training=replace(spec.training, **training),
+        method=parse(type(spec.method), method, file="--choice", key="choice"),
+        training=parse(Training, training, file="--choice", key="choice"),
         tuning=replace(spec.tuning, chosen=True, law=law),
     )
 
 
-def _split(value: Any) -> tuple[dict[str, Any], Any]:
+def _split(value: object) -> tuple[dict[str, object], object]:
     """Return a schedule without its peak, and the peak; of anything else, nothing and itself."""
     if not isinstance(value, dict) or "peak" not in value:
         return {}, value
     return {name: one for name, one in value.items() if name != "peak"}, value["peak"]
 
 
-def _times(value: Any, factor: float | None) -> Any:
+def _times(value: object, factor: float | None) -> object:
     """Return what was chosen times a factor; of a list, every number in it.
 
     Of a schedule, the peak and the final value are multiplied.
@@ -176,6 +181,9 @@ def _times(value: Any, factor: float | None) -> Any:
     if factor is None:
         return value
     if isinstance(value, Mapping):
-        scaled = {name: value[name] * factor for name in ("peak", "final") if name in value}
-        return {**value, **scaled}
-    return [one * factor for one in value] if isinstance(value, list | tuple) else value * factor
+        named = (name for name in ("peak", "final") if name in value)
+        return {**value, **{name: _times(value[name], factor) for name in named}}
+    if isinstance(value, list | tuple):
+        return [_times(one, factor) for one in value]
+    assert isinstance(value, int | float)
+    return value * factor

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import Method
 from clipnoise.core.state import State, StepConstants
 from clipnoise.resumable import gather, restore
+from clipnoise.run.outcome import Histogram, Recorded
 
 BETAS = (0.9, 0.999)  # of methods that have none
 POINTS = 100  # of a series that is kept, and of a sorted curve
@@ -88,8 +88,8 @@ class Diagnostics:
     def _moments(self) -> dict[str, State]:
         return {"private": self._private, "clipped": self._clipped}
 
-    def result(self) -> dict[str, Any]:
-        """Return the measurements as plain data; the moments are those of the last step.
+    def result(self) -> Recorded:
+        """Return the measurements; the moments are those of the last step.
 
         Returns:
             The step; Φ; minimum, quartiles, maximum and mean of every quantity over coordinates,
@@ -108,15 +108,15 @@ class Diagnostics:
             for kind in ("m_", "v_", "update_")
         )
         del updates["update_clipped"]
-        return {
-            "step": self._private.step,
-            "phi": self._phi,
-            "statistics": {
+        return Recorded(
+            step=self._private.step,
+            phi=self._phi,
+            statistics={
                 f"{name}.{key}": number
                 for name, value in over.items()
                 for key, number in _statistics(value).items()
             },
-            "histograms": {
+            histograms={
                 "first": _histograms(firsts),
                 "second": _histograms(seconds, log=True),
                 "update": _histograms(updates),
@@ -125,16 +125,19 @@ class Diagnostics:
                     {name: _rescaled(u) for name, u in updates.items()}, ends=(-1.0, 1.0)
                 ),
             },
-            "sorted": {
-                name: [_quantile(ordered[name], i / POINTS) for i in range(POINTS + 1)]
+            sorted={
+                name: tuple(_quantile(ordered[name], i / POINTS) for i in range(POINTS + 1))
                 for name in seconds
                 if name in ordered
             },
-            "series": {
-                "step": [row + 1 for row in shown],
-                **{name: [float(value[row]) for row in shown] for name, value in series.items()},
+            series={
+                "step": tuple(row + 1 for row in shown),
+                **{
+                    name: tuple(float(value[row]) for row in shown)
+                    for name, value in series.items()
+                },
             },
-        }
+        )
 
     def _first(self, state: State) -> Tensor:
         return state["m"] / (1 - self._betas[0] ** state.step)
@@ -190,7 +193,7 @@ def _histograms(
     log: bool = False,
     low: float | None = None,
     ends: tuple[float, float] | None = None,
-) -> dict[str, Any]:
+) -> Histogram:
     """Count each quantity's values in the same bins; values outside the bins are left out.
 
     Args:
@@ -211,8 +214,12 @@ def _histograms(
         low = -high if low is None else low
     if low == high:
         low, high = low - 0.5, high + 0.5
-    counts = {
-        name: [int(n) for n in torch.histc(x.float(), BINS, low, high)]
-        for name, x in values.items()
-    }
-    return {"low": low, "high": high, "log10": log, "counts": counts}
+    return Histogram(
+        low=low,
+        high=high,
+        log10=log,
+        counts={
+            name: tuple(int(n) for n in torch.histc(x.float(), BINS, low, high))
+            for name, x in values.items()
+        },
+    )

@@ -7,11 +7,11 @@ import logging
 import math
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clipnoise.data.cache import read_manifest
 from clipnoise.errors import UserError
@@ -29,10 +29,11 @@ from clipnoise.run.checkpoint import (
     stop_requests,
 )
 from clipnoise.run.fingerprint import fingerprint
-from clipnoise.run.outcome import LostRankError, Metrics
+from clipnoise.run.outcome import LostRankError, Metrics, Outcome
 from clipnoise.run.progress import LOCK, end_progress, note_progress, start_progress
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import (
+    Summary,
     privacy_statement,
     read_run,
     read_summary,
@@ -109,7 +110,7 @@ def run_job(
     processes: int = 1,
     nodes: int = 1,
     physical_batch_size: int | None = None,
-) -> dict[str, Any]:
+) -> Summary:
     """Train one run and leave its files behind, complete or not at all.
 
     Args:
@@ -160,22 +161,25 @@ def run_job(
 
             logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
             start_progress(folder, spec, provenance.started)
-            places: dict[str, Any] = {"cache": cache, "weights": weights, "device": device}
-            places["physical_batch_size"] = physical_batch_size
+            here = partial(
+                train,
+                cache=cache,
+                weights=weights,
+                device=device,
+                physical_batch_size=physical_batch_size,
+            )
             plain = to_mapping(spec), None if calibration is None else to_plain(calibration)
-            resumed = checkpoint.path, made_by
-            given = (*plain, *resumed, places)
+            given = (here, *plain, checkpoint.path, made_by)
             with (
                 _stopped_together(stop),
                 started(processes, device, take_part, *given, nodes=nodes) as ranks,
             ):
-                outcome = train(
+                outcome = here(
                     spec,
                     calibration=calibration,
                     on_metrics=partial(_note, folder, spec),
                     checkpoint=checkpoint,
                     ranks=ranks,
-                    **places,
                 )
             summary = write_run(folder, spec, outcome, calibration, provenance)
             checkpoint.path.unlink(missing_ok=True)
@@ -211,34 +215,32 @@ def _stopped_together(stop: StopRequest) -> Iterator[None]:
 
 def take_part(
     ranks: Ranks,
-    spec: dict[str, Any],
-    calibration: dict[str, Any] | None,
+    here: Callable[..., Outcome],
+    spec: Mapping[str, object],
+    calibration: Mapping[str, object] | None,
     path: Path,
     made_by: dict[str, str],
-    places: dict[str, Any],
 ) -> None:
     """Train a run as one of its processes that write nothing.
 
     Args:
         ranks: this process among them.
+        here: `train`, with what is the same in all processes.
         spec, calibration: those of the first process, as plain data.
         path, made_by: the checkpoint that the run resumes from, and what must have made it.
-        places: cache, weights and device, and the size of physical batches.
     """
     from clipnoise.run.memory import keep_freed_memory
-    from clipnoise.run.train import train
 
     keep_freed_memory()
     run = from_mapping(spec)
     with stop_requests() as stop, suppress(InterruptedRunError):
-        train(
+        here(
             run,
             calibration=None if calibration is None else parse(Calibration, calibration),
             checkpoint=Checkpoint(
                 path, made_by, math.inf, stop, kept=not run.secure_noise, first=False
             ),
             ranks=ranks,
-            **places,
         )
 
 

@@ -11,6 +11,66 @@ from typing import Any
 from clipnoise.lazy import Tensor
 
 
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """Counts of the coordinates in equal bins, by quantity.
+
+    Attributes:
+        low, high: the ends of the bins.
+        log10: whether these are powers of ten.
+        counts: by quantity, such as `v_private`.
+    """
+
+    low: float
+    high: float
+    log10: bool
+    counts: dict[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What the diagnostics of a run recorded.
+
+    Attributes:
+        step: after which moments were taken.
+        phi: Φ, which the noise adds to second moments; 0 without noise.
+        statistics: by quantity and statistic, such as `v_private.median`.
+        histograms: by what they show.
+        sorted: second moments in ascending order, by quantity.
+        series: `step`, and values after each of these steps.
+    """
+
+    step: int
+    phi: float
+    statistics: dict[str, float | None]
+    histograms: dict[str, Histogram]
+    sorted: dict[str, tuple[float, ...]]
+    series: dict[str, tuple[float | None, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chance:
+    """The best constant prediction: its name, and its level on the test split by column."""
+
+    name: str
+    levels: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """How often each class was predicted on the test split.
+
+    Attributes:
+        classes: their names, if they have some.
+        column: what the groups are of, if there are groups.
+        groups: by group, a row per true class and in it a number per predicted class.
+    """
+
+    classes: tuple[str, ...]
+    column: str | None
+    groups: dict[str, tuple[tuple[float, ...], ...]]
+
+
 @dataclass(frozen=True)
 class Metrics:
     """What is measured at one evaluation.
@@ -115,23 +175,25 @@ class Clock:
             "cpu_seconds": self.cpu_seconds,
         }
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the counts so far as plain data, for a checkpoint."""
+    def get_state(self) -> dict[str, float]:
+        """Return the counts so far, for a checkpoint."""
+        examples, seconds = self._mark
         return {
             "processed": self.processed,
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
             "evaluating": self.evaluating,
-            "mark": list(self._mark),
+            "marked": examples,
+            "marked_seconds": seconds,
             "elapsed": self.elapsed,
         }
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: Mapping[str, float]) -> None:
         """Resume from saved counts, as if no time had passed since."""
-        self.processed, self.seconds = state["processed"], state["seconds"]
+        self.processed, self.seconds = int(state["processed"]), state["seconds"]
         self.cpu_seconds = state["cpu_seconds"]
         self.evaluating = state["evaluating"]
-        self._mark = (state["mark"][0], state["mark"][1])
+        self._mark = (int(state["marked"]), state["marked_seconds"])
         self._start = time.perf_counter() - state["elapsed"]
 
 
@@ -157,12 +219,11 @@ class Outcome:
         scale_spread: how much the factors that gradients are multiplied by before the clip vary
             over coordinates in the last step: their 99% quantile over their 1% quantile; None where
             there are none. At 1 nothing is scaled.
-        diagnostics: what was seen of the moments, as plain data; None where nothing watched.
+        diagnostics: what was seen of the moments; None where nothing watched.
         tensors: the model's parameters and buffers by name, where the run saves them.
-        chance: what the best constant prediction would score on the test split, by column of
-            metrics.csv, and its name; empty where it is withheld, or the task has none.
-        confusion: how often each class was predicted on the test split, as `Run.confused` returns
-            it; empty where it is withheld, or the task has no classes.
+        chance: the best constant prediction; None where it is withheld, or the task has none.
+        confusion: how often each class was predicted; None where it is withheld, or the task has no
+            classes.
         correct: a bit for each test example, as `packed` returns them, where the run keeps them.
     """
 
@@ -180,13 +241,13 @@ class Outcome:
     evaluating: float = 0.0
     seconds_before: float = 0.0
     scale_spread: float | None = None
-    diagnostics: dict[str, Any] | None = None
+    diagnostics: Recorded | None = None
     tensors: dict[str, Tensor] | None = None
-    chance: dict[str, Any] = field(default_factory=dict)
-    confusion: dict[str, Any] = field(default_factory=dict)
+    chance: Chance | None = None
+    confusion: Predicted | None = None
     correct: str | None = None
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, object]:
         """Return the progress so far as plain data, for a checkpoint."""
         rows = [asdict(row) for row in self.metrics]
         return {"steps_done": self.steps_done, "metrics": rows, "resumed": self.resumed}

@@ -162,11 +162,11 @@ def _remarks(statement: OwnStatement) -> Iterator[str]:
     yield from filter(None, remarks)
 
 
-def _only(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _only(settings: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
     return {name: value for name, value in settings.items() if name in names}
 
 
-def _method(method: str | Method, settings: Mapping[str, Any]) -> Method:
+def _method(method: str | Method, settings: Mapping[str, object]) -> Method:
     """Return the method, with those of the settings that are its hyper-parameters."""
     options: set[str] = set()
     if isinstance(method, str):
@@ -213,7 +213,7 @@ def _material(
 
 
 def _procedure(
-    method: Method, settings: Mapping[str, Any], material: Material, seed: int | None, drawn: int
+    method: Method, settings: Mapping[str, object], material: Material, seed: int | None, drawn: int
 ) -> OwnProcedure:
     """Return what is done with the examples; without a seed, a number that was drawn decides."""
     asked = _only(settings, BUDGET)
@@ -270,9 +270,9 @@ class OwnStatement(PrivacyStatement):
 
     assumes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return every entry as plain data: text, numbers, lists, mappings and None."""
-        values: dict[str, Any] = to_plain(self)
+        values: dict[str, object] = to_plain(self)
         return values
 
     def to_json(self) -> str:
@@ -298,7 +298,7 @@ class PrivateTraining:
     def __init__(self, trainer: Trainer, calibration: Calibration | None) -> None:
         """Begin before the first step; without noise there is no calibration."""
         self._trainer, self._procedure = trainer, trainer.procedure
-        self._calibration, self._numbers = calibration, dict[str, Any]()
+        self._calibration, self._numbers = calibration, dict[str, object]()
         self._show()
         self._network = PreparedNetwork(trainer.engine.network)
 

@@ -62,7 +62,7 @@ def end_progress(folder: Path) -> None:
         (folder / PROGRESS).unlink(missing_ok=True)
 
 
-def _append(folder: Path, values: Mapping[str, Any]) -> None:
+def _append(folder: Path, values: Mapping[str, object]) -> None:
     with (folder / PROGRESS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(finite(values)) + "\n")
 

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
-from typing import Any
 
 from clipnoise.plugins import GROUP
 
@@ -42,7 +41,7 @@ class Provenance:
         """Seconds since the run started."""
         return time.perf_counter() - self.begin
 
-    def as_mapping(self) -> dict[str, Any]:
+    def as_mapping(self) -> dict[str, object]:
         """Return the facts as plain data for summary.json."""
         return {
             "versions": versions(),
@@ -84,7 +83,7 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def hardware(device: str, processes: int = 1) -> dict[str, Any]:
+def hardware(device: str, processes: int = 1) -> dict[str, str | float | None]:
     """Return processor, cores, memory, host name, and the GPU if it is the device that trains.
 
     Where several processes train together, what each of them trains on says how many there are.

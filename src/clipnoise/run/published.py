@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -208,13 +208,10 @@ def _known(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def _front_matter(name: str, model: PublishedModel) -> dict[str, Any]:
-    values: dict[str, Any] = {"library_name": "clipnoise", "tags": ["differential-privacy"]}
-    spec = model.spec
+def _front_matter(name: str, model: PublishedModel) -> dict[str, object]:
+    spec, tags = model.spec, ["differential-privacy"]
     if spec is None:
-        return values
-    values["tags"].append(spec.method.id)
-    values["datasets"] = [_called(spec.dataset)]
+        return {"library_name": "clipnoise", "tags": tags}
     task = {"type": spec.dataset.signature.task_name}
     measured = [{"type": kind, "value": value} for kind, value in _known(model.metrics).items()]
     results = [
@@ -224,7 +221,12 @@ def _front_matter(name: str, model: PublishedModel) -> dict[str, Any]:
             "metrics": measured,
         }
     ]
-    return values | ({"model-index": [{"name": name, "results": results}]} if measured else {})
+    return {
+        "library_name": "clipnoise",
+        "tags": [*tags, spec.method.id],
+        "datasets": [_called(spec.dataset)],
+        **({"model-index": [{"name": name, "results": results}]} if measured else {}),
+    }
 
 
 def _called(dataset: Dataset) -> str:

@@ -20,7 +20,7 @@ from clipnoise.errors import UserError
 from clipnoise.files import read_json
 from clipnoise.privacy.claim import NEIGHBOURS, PrivacyStatement
 from clipnoise.privacy.remarks import of_delta, of_epsilon
-from clipnoise.run.results import read_run, verify_epsilon
+from clipnoise.run.results import Summary, read_run, verify_epsilon
 from clipnoise.run.spec import from_mapping
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def registry_schema() -> Any:
     return read_json(SCHEMA)
 
 
-def registry_entry(folder: Path) -> dict[str, Any]:
+def registry_entry(folder: Path) -> dict[str, object]:
     """Return a finished private run as an entry, plain data.
 
     Args:
@@ -82,8 +82,8 @@ def registry_entry(folder: Path) -> dict[str, Any]:
 
 
 def _entry(
-    spec: RunSpec, stated: Mapping[str, Any], profile: PrivacyProfile, summary: Mapping[str, Any]
-) -> dict[str, Any]:
+    spec: RunSpec, stated: Mapping[str, Any], profile: PrivacyProfile, summary: Summary
+) -> dict[str, object]:
     points = {"epsilons": list(profile.epsilons), "deltas": list(profile.deltas)}
     return {
         "registry": _deployment(spec, stated, summary),
@@ -98,9 +98,7 @@ def _entry(
     }
 
 
-def _deployment(
-    spec: RunSpec, stated: Mapping[str, Any], summary: Mapping[str, Any]
-) -> dict[str, Any]:
+def _deployment(spec: RunSpec, stated: Mapping[str, Any], summary: Summary) -> dict[str, object]:
     """Return what the registry of OpenDP asks for."""
     neighbours, delta = NEIGHBOURS[stated["adjacency"]], stated["delta"]
     nominal = "" if stated["claim"] == "guarantee" else "Nominal, not guaranteed. "
@@ -135,7 +133,7 @@ def _deployment(
             },
             "implementation": {
                 "preprocessing_and_hyperparameter_tuning": (
-                    f"{spec.dataset.preprocessing}. {_tuning(spec)['charge']}"
+                    f"{spec.dataset.preprocessing}. {_charge(spec)}"
                 ),
                 "mechanisms": (
                     f"Gaussian noise on clipped sums, {stated['sampler']} sampling; clipnoise at "
@@ -149,17 +147,21 @@ def _deployment(
     }
 
 
-def _tuning(spec: RunSpec) -> dict[str, Any]:
+def _tuning(spec: RunSpec) -> dict[str, object]:
     """Return what was searched for, and what pays for it."""
-    if spec.tuning is None:
-        charge = "No search of the suite chose settings; how they were chosen is not known."
-        return {"parameters": [], "configurations": None, "runs": None, "charge": charge}
+    search = spec.tuning
     return {
-        "parameters": list(spec.tuning.parameters),
-        "configurations": spec.tuning.configurations,
-        "runs": spec.tuning.runs,
-        "charge": "ε is that of the final run alone and does not include the search.",
+        "parameters": [] if search is None else list(search.parameters),
+        "configurations": None if search is None else search.configurations,
+        "runs": None if search is None else search.runs,
+        "charge": _charge(spec),
     }
+
+
+def _charge(spec: RunSpec) -> str:
+    if spec.tuning is None:
+        return "No search of the suite chose settings; how they were chosen is not known."
+    return "ε is that of the final run alone and does not include the search."
 
 
 def _hazards(spec: RunSpec, stated: Mapping[str, Any]) -> Iterator[Hazard]:
@@ -211,7 +213,7 @@ def _of_data(spec: RunSpec, stated: Mapping[str, Any]) -> Iterator[Hazard]:
     yield Hazard(
         hazard="tuning on private data",
         answer="present" if tuned else "not known",
-        facts=_tuning(spec)["charge"],
+        facts=_charge(spec),
     )
     yield Hazard(
         hazard="preprocessing that depends on data",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,19 +15,25 @@ from clipnoise.core.method import Method, WithClipRule
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.errors import UserError, nearest
-from clipnoise.fields import Count, NonNegative, Positive, parse
+from clipnoise.fields import STRICT, Count, NonNegative, Positive, parse
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.methods.base import method_class
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.run.public import warm_step
 
-RUN_LEVEL: dict[str, Any] = {
-    "noise_multiplier": NonNegative,
-    "expected_batch_size": Positive,
-    "microbatch_size": Count,
-    "microbatch_accounting": Accounting,
-}
 REQUIRED = ("noise_multiplier", "expected_batch_size")  # of a method that adds noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """The constants of the run that a stream is of; without B it has the width of the stream."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    noise_multiplier: NonNegative = 0.0
+    expected_batch_size: Positive | None = None
+    microbatch_size: Count = 1
+    microbatch_accounting: Accounting = "corrected"
 
 
 def replay(
@@ -98,8 +104,8 @@ def replay(
             "clip_rule.per: layer needs a model; a recorded stream has no layers. "
             "Give clip_rule: {per: example}."
         )
-    size = constants.get("microbatch_size", 1)
-    microbatches = MicroBatches(size, constants.get("microbatch_accounting", "corrected"))
+    size = constants.microbatch_size
+    microbatches = MicroBatches(size, constants.microbatch_accounting)
     gradients = _gradients(optimizer, per_example_gradients)
     steps, points, width, dimension = gradients.shape
     normals = _tensor("noise", noise, (2, 3))
@@ -118,8 +124,8 @@ def replay(
     local = optimizer.local_training() is not None
     if optimizer.uses_side_information and side is None and not local:
         raise UserError(f"side_information: {method} needs it, shape (d,).")
-    batch_size = float(constants.get("expected_batch_size", max(width, 1)))
-    sigma = optimizer.effective_noise_multiplier(constants.get("noise_multiplier", 0.0), batch_size)
+    batch_size = constants.expected_batch_size or float(max(width, 1))
+    sigma = optimizer.effective_noise_multiplier(constants.noise_multiplier, batch_size)
     groups = torch.arange(width) // size if size > 1 else None
     public = Public(
         noise_multiplier=sigma,
@@ -149,10 +155,10 @@ def replay(
     return torch.stack(iterates).numpy()
 
 
-def _split(kind: type[Method], hyperparameters: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
+def _split(kind: type[Method], hyperparameters: Mapping[str, Any]) -> tuple[Method, Constants]:
     """Separate the method's own fields from the constants of the run, and check both."""
-    options = {field.name for field in fields(kind)}
-    allowed = sorted(options | set(RUN_LEVEL) | {"clip_norm"})
+    options, of_run = ({field.name for field in fields(one)} for one in (kind, Constants))
+    allowed = sorted(options | of_run | {"clip_norm"})
     for name in hyperparameters:
         if name not in allowed:
             raise UserError(
@@ -161,12 +167,8 @@ def _split(kind: type[Method], hyperparameters: Mapping[str, Any]) -> tuple[Meth
             )
     plain = {name: _plain(value) for name, value in hyperparameters.items()}
     optimizer = parse(kind, {name: plain[name] for name in plain if name in options}, key=kind.id)
-    constants = {
-        name: parse(field_type, plain[name], key=name)
-        for name, field_type in RUN_LEVEL.items()
-        if name in plain
-    }
-    missing = [name for name in REQUIRED if name not in constants]
+    constants = parse(Constants, {name: plain[name] for name in plain if name in of_run})
+    missing = [name for name in REQUIRED if name not in plain]
     if optimizer.query.draws and missing:
         raise UserError(f"{kind.id}: adds noise, so {' and '.join(missing)} must be given.")
     return optimizer, constants

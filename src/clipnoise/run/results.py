@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ from clipnoise.run.spec import RunSpec, from_mapping, to_mapping, write_spec
 if TYPE_CHECKING:
     from clipnoise.privacy.calibration import Calibration
     from clipnoise.run.provenance import Provenance
+
+Summary = Mapping[str, Any]  # the content of summary.json
 
 SUMMARY, SPEC, MODEL = "summary.json", "spec.yaml", "model"
 FINAL = (
@@ -82,7 +84,7 @@ def write_run(
     outcome: Outcome,
     calibration: Calibration | None,
     provenance: Provenance,
-) -> dict[str, Any]:
+) -> Summary:
     """Write a run's files, each whole or not at all, the summary last.
 
     A strict release holds no number that depends on private data and that ε does not cover.
@@ -95,8 +97,8 @@ def write_run(
     Raises:
         OSError: the folder cannot be written; no summary appears then.
     """
-    last: dict[str, Any] = dict(outcome.metrics[-1].row()) if outcome.metrics else {}
-    more = measured_columns(spec.metrics)
+    last = outcome.metrics[-1].row() if outcome.metrics else {}
+    more, chance = measured_columns(spec.metrics), outcome.chance
     statement = privacy_statement(spec, calibration).with_profile(calibration)
     summary = {
         "hash": spec.hash,
@@ -119,16 +121,19 @@ def write_run(
         "peak_memory_mb": last.get("peak_memory_mb", math.nan),
         "parameters": outcome.parameters,
         "scale_spread": outcome.scale_spread,
-        "diagnostics": outcome.diagnostics,
-        "chance": outcome.chance,
-        "confusion": outcome.confusion,
+        "diagnostics": outcome.diagnostics and asdict(outcome.diagnostics),
+        "chance": {} if chance is None else {"name": chance.name, **chance.levels},
+        "confusion": {} if outcome.confusion is None else asdict(outcome.confusion),
         **({} if outcome.correct is None else {"correct": outcome.correct}),
         **provenance.as_mapping(),
     }
     (folder / SUMMARY).unlink(missing_ok=True)
     if outcome.tensors is not None:
-        tested = [name for name in (*FINAL, *more) if name.startswith("test_")]
-        measured = {name: last.get(name, math.nan) for name in tested}
+        measured = {
+            name: value
+            for name in (*FINAL, *more)
+            if name.startswith("test_") and (value := last.get(name, math.nan)) is not None
+        }
         # The spec says how many trials there were, which ε with tuning needs to stay secret.
         alone = statement_of_run(spec, calibration).with_profile(calibration)
         model = PublishedModel(
@@ -157,7 +162,7 @@ def _table(metrics: Sequence[Metrics], more: Sequence[str]) -> str:
     return csv_text(every, [{name: row[name] for name in every} for row in rows])
 
 
-def digest_of(summary: Mapping[str, Any], table: str) -> str:
+def digest_of(summary: Summary, table: str) -> str:
     """Return 16 hex digits over the text of metrics.csv and a summary without its digest."""
     values = {name: value for name, value in summary.items() if name != "digest"}
     return _digest(json.dumps(values, sort_keys=True) + table)
@@ -176,7 +181,7 @@ class RunFiles:
         metrics: one mapping of column to text per evaluation.
     """
 
-    summary: dict[str, Any]
+    summary: Summary
     metrics: list[dict[str, str]]
 
 
@@ -205,7 +210,7 @@ def read_run(folder: Path) -> RunFiles | None:
     return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
 
 
-def read_summary(folder: Path) -> dict[str, Any] | None:
+def read_summary(folder: Path) -> Summary | None:
     """Read only a run's summary, without checking its digest; None if it has not finished.
 
     Raises:

@@ -57,7 +57,7 @@ class Tuning:
     chosen: bool = False
     law: Annotated[DrawnTrials | None, unhashed_at(None)] = None
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Return what a run's hash contains of the search: the same before and after the choice."""
         times = {"times": dict(self.times)} if self.times else {}
         return {"key": self.key, "parameters": list(self.parameters), **times}
@@ -286,7 +286,7 @@ REQUIRED = ("dataset", "model", "method", "training", "seed")
 SECTIONS = (*REQUIRED, "privacy", "public", "tuning", "metrics")
 
 
-def to_mapping(spec: RunSpec) -> dict[str, Any]:
+def to_mapping(spec: RunSpec) -> dict[str, object]:
     """Turn a spec into plain data, defaults written out, in the order of the sections."""
     return {
         "dataset": _with_id(spec.dataset),
@@ -301,7 +301,7 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:
+def _with_id(plugin: Dataset | Model | Method) -> dict[str, object]:
     return {"id": plugin.id, **to_plain(plugin)}
 
 

@@ -21,7 +21,7 @@ from clipnoise.models.pretrained import tensors_digest
 from clipnoise.run.confusion import MOST_CLASSES, Confusion
 from clipnoise.run.correctness import packed
 from clipnoise.run.memory import peak_megabytes
-from clipnoise.run.outcome import Clock, DivergenceError, Metrics, Outcome
+from clipnoise.run.outcome import Chance, Clock, DivergenceError, Metrics, Outcome, Predicted
 from clipnoise.run.published import tensors_of
 from clipnoise.run.ranks import Ranks
 from clipnoise.run.setup import (
@@ -115,7 +115,7 @@ def train(
                 evaluate_at(t)
             if checkpoint is not None and t < spec.steps and _due(checkpoint, ranks):
                 notes = {"outcome": outcome.get_state(), "clock": clock.get_state()}
-                checkpoint.save(run.get_state(), notes)
+                checkpoint.save(t, run.get_state(), notes)
     except DivergenceError as reason:
         outcome.status, outcome.reason = "diverged", str(reason)
         outcome.steps_done = run.state.step
@@ -189,7 +189,7 @@ class Run(Trainer):
 
     procedure: RunSpec
     splits: Splits
-    counts: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    counts: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     correct: str | None = None
 
     @classmethod
@@ -277,32 +277,31 @@ class Run(Trainer):
         rate: float = vars(method.at(max(1, t), self.procedure.steps))["learning_rate"]
         return rate
 
-    def chance(self) -> dict[str, Any]:
-        """Return the name of the best constant prediction and its scores on the test split.
+    def chance(self) -> Chance | None:
+        """Return the best constant prediction; None where it is withheld, or the task has none.
 
         It is chosen on that split, so that no constant does better there.
         """
         signature, test = self.procedure.dataset.signature, self.splits.test
         if signature.task.guess is None or "test" in self.procedure.withheld or not len(test):
-            return {}
+            return None
         targets = test.targets[slice(None)]
         constant = ConstantPrediction(signature.task.constant(targets, signature.outputs))
         found = self._measured(constant, "test")
         values = {"loss": found.loss, "accuracy": found.score, **found.measured}
         known = {column_of(name): one for name, one in values.items() if math.isfinite(one)}
-        return {"name": signature.task.guess, **known}
+        return Chance(name=signature.task.guess, levels=known)
 
-    def confused(self) -> dict[str, Any]:
-        """Return which classes are predicted on the test split, by the true class and the group.
-
-        It has, by group, a row for each class with how often it was predicted as each class, the
-        column that the groups are of, and what the classes are called, where they have names.
-        """
+    def confused(self) -> Predicted | None:
+        """Return how often each class was predicted; None where it was not counted."""
         dataset = self.procedure.dataset
         if not self.counts:
-            return {}
-        named = {"classes": list(dataset.class_names), "column": getattr(dataset, "groups", None)}
-        return {**named, "groups": self.counts}
+            return None
+        return Predicted(
+            classes=dataset.class_names,
+            column=getattr(dataset, "groups", None),
+            groups={name: tuple(map(tuple, rows)) for name, rows in self.counts.items()},
+        )
 
     def _measured(self, network: nn.Module, part: str, most: int | None = None) -> Scores:
         """Measure a network on a part of the dataset; further metrics not on training examples.

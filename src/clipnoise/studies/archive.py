@@ -9,7 +9,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -93,7 +92,7 @@ def _below(path: Path, root: Path, otherwise: str) -> str:
 
 
 def _config(study: Study, config: Path, root: Path) -> bytes:
-    values: dict[str, Any] = {**read_yaml(config), "studies": [study.name]}
+    values = {**read_yaml(config), "studies": [study.name]}
     values |= {"results": "results", "reports": "reports"}
     if own_packages():
         values["plugins"] = [_plugin(name, place) for name, place in own_packages().items()]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clipnoise.errors import UserError, unknown
-from clipnoise.studies.file import NamedPanel, Panel, PaperClaim, called, having
+from clipnoise.studies.entry import PanelEntry
+from clipnoise.studies.file import NamedPanel, Panel, PaperClaim, having
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ def _require_places(claim: PaperClaim, panels: Iterable[Panel], path: Path, key:
             _require(axis.removesuffix("s"), name, values, path, f"{key}.{axis}")
 
 
-def _require(kind: str, name: str, values: Iterable[Any], path: Path, key: str) -> None:
+def _require(
+    kind: str, name: str, values: Iterable[PanelEntry | float], path: Path, key: str
+) -> None:
     """Require that one of the values of an axis has a name."""
     names = {_name(value) for value in values}
     if name not in names:
@@ -104,7 +106,7 @@ def _require(kind: str, name: str, values: Iterable[Any], path: Path, key: str) 
 
 def _label(name: str, panel: NamedPanel, path: Path, key: str) -> str:
     """Return the label of the method with this label, or of the only one with this id."""
-    ids = {called(one): str(one.get("id")) for one in panel.panel.each_method}
+    ids = {one.label: one.id for one in panel.panel.each_method}
     having = [label for label, identifier in ids.items() if identifier == name]
     if name in ids:
         return name
@@ -118,6 +120,8 @@ def _label(name: str, panel: NamedPanel, path: Path, key: str) -> str:
     raise unknown("method", name, {*ids, *ids.values()}, file=str(path), key=key)
 
 
-def _name(values: Any) -> str:
+def _name(value: PanelEntry | str | float) -> str:
     """Return the name of a dataset or a model as tables have it, or an ε as text."""
-    return f"{values:g}" if isinstance(values, float) else called(values)
+    if isinstance(value, PanelEntry):
+        return value.label
+    return value if isinstance(value, str) else f"{value:g}"

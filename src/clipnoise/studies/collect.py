@@ -15,10 +15,12 @@ from clipnoise.fields import parse
 from clipnoise.files import read_json
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.choice import read_choice, tuned_values
+from clipnoise.run.outcome import Chance, Predicted, Recorded
 from clipnoise.run.results import (
     FINAL,
     SUMMARY,
     RunFiles,
+    Summary,
     damaged,
     read_run,
     run_folder,
@@ -30,10 +32,7 @@ from clipnoise.studies.columns import (
     MEASURED,
     RUN_COLUMNS,
     SPLITS,
-    Chance,
     FoundChoice,
-    Predicted,
-    Recorded,
     Scored,
     require_types,
     table,
@@ -44,6 +43,8 @@ from clipnoise.studies.tuning import best_of, epsilon_with_tuning
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+
+Row = Mapping[str, object]  # of one of the tables, by column
 
 # By column. The target is in the identity already, where a planned run has it, too.
 PRIVACY = {
@@ -65,8 +66,8 @@ def collect(study: Study, results: Path) -> tuple[pa.Table, pa.Table]:
     Returns:
         One row per planned run, and one row per evaluation of every finished run.
     """
-    rows: list[dict[str, Any]] = []
-    curves: list[dict[str, Any]] = []
+    rows: list[Row] = []
+    curves: list[Row] = []
     for run in study.runs:
         row, points = _read(study, run, results)
         rows.append(row)
@@ -91,9 +92,7 @@ def audit_of(results: Path, method: str) -> str | None:
         raise UserError(f"{path}: damaged result file ({error!r}). Delete it.") from None
 
 
-def _read(
-    study: Study, run: PlannedRun, results: Path
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _read(study: Study, run: PlannedRun, results: Path) -> tuple[Row, list[Row]]:
     identity, sizes = _identity(study.name, run), run.spec.dataset.sizes()
     planned = {
         **identity,
@@ -114,8 +113,8 @@ def _read(
         calibration = verify_epsilon(run.spec, files)
         settings = _settings(run, files.summary["spec"])
         tuning = _tuning(study, run, files.summary, results)
-        row = {**planned, **_finished(files), **settings, **tuning}
-        row["profile"] = None if calibration is None else calibration.profile
+        profile = None if calibration is None else calibration.profile
+        row = {**planned, **_finished(files), **settings, **tuning, "profile": profile}
         points = list(_points(identity, files))
         for one in (row, *points):
             require_types(one)
@@ -127,7 +126,7 @@ def _read(
     return {**planned, "status": "corrupt", "reason": reason}, []
 
 
-def _identity(study: str, run: PlannedRun) -> dict[str, Any]:
+def _identity(study: str, run: PlannedRun) -> Row:
     spec = run.spec
     return {
         "study": study,
@@ -143,7 +142,7 @@ def _identity(study: str, run: PlannedRun) -> dict[str, Any]:
     }
 
 
-def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> Row:
     """Return the hyper-parameters, except those that are tuned and not chosen yet."""
     tuning = spec.get("tuning") or {"parameters": (), "chosen": True}
     tuned = tuned_values(spec, tuning["parameters"])
@@ -162,9 +161,7 @@ def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tuning(
-    study: Study, run: PlannedRun, summary: Mapping[str, Any], results: Path
-) -> dict[str, Any]:
+def _tuning(study: Study, run: PlannedRun, summary: Summary, results: Path) -> Row:
     """Return cost and outcome of the search behind a finished run, from the file of its choice."""
     if run.tune is None or run.spec.tuning is None:
         return {}
@@ -192,7 +189,7 @@ def _tuning(
     }
 
 
-def _finished(files: RunFiles) -> dict[str, Any]:
+def _finished(files: RunFiles) -> Row:
     summary = files.summary
     privacy, hardware = summary["privacy"], summary["hardware"]
     seen, told = summary.get("diagnostics"), summary.get("confusion")
@@ -228,7 +225,7 @@ def _data_digest(data: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12] if sums else ""
 
 
-def _points(identity: Mapping[str, Any], files: RunFiles) -> Iterator[dict[str, Any]]:
+def _points(identity: Row, files: RunFiles) -> Iterator[Row]:
     for row in files.metrics:
         values = {name: float(text) if text else None for name, text in row.items()}
         spent, step = values.pop("epsilon"), int(row["step"])

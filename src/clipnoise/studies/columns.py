@@ -24,6 +24,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
 from clipnoise.files import csv_text, without_formulas
 from clipnoise.privacy.profile import PrivacyProfile
+from clipnoise.run.outcome import Chance, Predicted, Recorded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,66 +58,6 @@ class FoundChoice:
     edges: tuple[str, ...] = ()
     seeds: int = 0
     best_of: tuple[float | None, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Histogram:
-    """Counts of the coordinates in equal bins, by quantity.
-
-    Attributes:
-        low, high: the ends of the bins.
-        log10: whether these are powers of ten.
-        counts: by quantity, such as `v_private`.
-    """
-
-    low: float
-    high: float
-    log10: bool
-    counts: dict[str, tuple[float, ...]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recorded:
-    """What the diagnostics of a run recorded.
-
-    Attributes:
-        step: after which moments were taken.
-        phi: Φ, which the noise adds to second moments; 0 without noise.
-        statistics: by quantity and statistic, such as `v_private.median`.
-        histograms: by what they show.
-        sorted: second moments in ascending order, by quantity.
-        series: `step`, and values after each of these steps.
-    """
-
-    step: int
-    phi: float
-    statistics: dict[str, float | None]
-    histograms: dict[str, Histogram]
-    sorted: dict[str, tuple[float, ...]]
-    series: dict[str, tuple[float | None, ...]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chance:
-    """The best constant prediction: its name, and its level on the test split by column."""
-
-    name: str
-    levels: dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Predicted:
-    """How often each class was predicted on the test split.
-
-    Attributes:
-        classes: their names, if they have some.
-        column: what the groups are of, if there are groups.
-        groups: by group, a row per true class and in it a number per predicted class.
-    """
-
-    classes: tuple[str, ...]
-    column: str | None
-    groups: dict[str, tuple[tuple[float, ...], ...]]
 
 
 class Column(NamedTuple):
@@ -254,7 +195,7 @@ ALL = {**RUN_COLUMNS, **CURVE_COLUMNS, **MEASURED, **PUBLISHED, **LEAGUE}
 NESTED = frozenset(name for name, column in ALL.items() if is_dataclass(column.kind))
 
 
-def require_types(row: Mapping[str, Any]) -> None:
+def require_types(row: Mapping[str, object]) -> None:
     """Raise TypeError where a row of one of the two tables has a value of a wrong type."""
     for name, value in row.items():
         kind = ALL[name].kind

@@ -6,14 +6,15 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import Any
 
 from clipnoise.core.method import Method
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import to_plain
 from clipnoise.models.base import Model
+from clipnoise.privacy.budget import Privacy
 from clipnoise.run.choice import read_choice, resolve
+from clipnoise.run.procedure import Training
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.file import LONGEST_NAME
 from clipnoise.studies.grid import PlannedRun
@@ -29,7 +30,7 @@ CHANGES = {
     "more-data": "noise of ten times the data",
     "more-steps": "twice the steps",
 }
-LEFT_OUT: Mapping[str, Mapping[str, Any]] = {
+LEFT_OUT: Mapping[str, Mapping[str, float]] = {
     "neither": {"noise": 0.0, "clipping": False},
     "noiseless": {"noise": 0.0},
     "unclipped": {"clipping": False},
@@ -44,7 +45,7 @@ def diagnosis(
     panels: Collection[str] = (),
     methods: Collection[str] = (),
     epsilons: Collection[float] = (),
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a study file that repeats the private runs of a study with one thing changed each.
 
     Settings that are tuned take the values that were chosen.
@@ -105,13 +106,14 @@ def _name(place: tuple[str, ...], number: int) -> str:
     return f"{words[: LONGEST_NAME // 2]}-{number + 1}"
 
 
-def _panel(runs: list[PlannedRun], results: Path) -> dict[str, Any]:
+def _panel(runs: list[PlannedRun], results: Path) -> dict[str, object]:
     """Return the panel of one method at one ε: an option for each change."""
     first = runs[0]
     spec = _settled(first.spec, results)
     assert spec.privacy is not None
-    privacy = _given(spec.privacy)
-    epsilon = privacy.pop("epsilon")
+    privacy, epsilon = _given(spec.privacy), spec.privacy.epsilon
+    assert epsilon is not None
+    del privacy["epsilon"]
     return {
         "title": f"What costs {first.label} its accuracy at ε = {_number(epsilon)} "
         f"({first.dataset}, {first.model})",
@@ -129,12 +131,12 @@ def _panel(runs: list[PlannedRun], results: Path) -> dict[str, Any]:
     }
 
 
-def _named(part: Dataset | Model | Method, label: str) -> dict[str, Any]:
+def _named(part: Dataset | Model | Method, label: str) -> dict[str, object]:
     """Return a dataset, model or method as a study file has it."""
     return {"id": part.id, **({"label": label} if label != part.id else {}), **_given(part)}
 
 
-def _given(part: Any) -> dict[str, Any]:
+def _given(part: Dataset | Model | Method | Privacy | Training) -> dict[str, object]:
     """Return the values of a dataclass that are not its defaults, as plain data."""
     plain = to_plain(part)
     return {
@@ -162,14 +164,14 @@ def _settled(spec: RunSpec, results: Path) -> RunSpec:
     return replace(resolve(spec, read_choice(path)), tuning=None)
 
 
-def _options(spec: RunSpec) -> Iterator[tuple[str, dict[str, Any]]]:
+def _options(spec: RunSpec) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield what each option of the panel changes in a run."""
     length = "epochs" if spec.training.steps is None else "steps"
     for name, title in CHANGES.items():
         changed = LEFT_OUT.get(name)
         if changed and not changed.get("clipping", True) and spec.method.query.of.extra:
             continue  # its clip norm follows from what is clipped
-        option: dict[str, Any] = {"title": title}
+        option: dict[str, object] = {"title": title}
         if changed:
             option["privacy"] = {"counterfactual": dict(changed)}
         if name == "more-steps":

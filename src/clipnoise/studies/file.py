@@ -15,13 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, StringConstraints
 
 from clipnoise.core.schedule import each_candidate
 from clipnoise.errors import UserError, shorten, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive
+from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.items import ReportEntry
 from clipnoise.studies.scale import Scale
 
@@ -128,9 +129,9 @@ class PaperClaim:
         return low - below, high + above
 
 
-def _of_each(groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _of_each(groups: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
     """Return values by method; a key may name several methods, and later values take precedence."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, object]] = {}
     for names, values in groups.items():
         for name in names.split(", "):
             found[name] = {**found.get(name, {}), **values}
@@ -184,18 +185,18 @@ class Panel:
     base: str | tuple[str, ...] = ()
     title: str = ""
     suffix: str | None = None
-    datasets: tuple[str | dict[str, Any], ...] = ()
-    models: tuple[str | dict[str, Any], ...] = ()
-    methods: tuple[str | dict[str, Any], ...] = ()
-    hyperparameters: Annotated[dict[str, dict[str, Any]], AfterValidator(_of_each)] = field(
+    datasets: tuple[PanelEntry, ...] = ()
+    models: tuple[PanelEntry, ...] = ()
+    methods: tuple[PanelEntry, ...] = ()
+    hyperparameters: Annotated[dict[str, dict[str, object]], AfterValidator(_of_each)] = field(
         default_factory=dict
     )
     epsilons: tuple[Positive, ...] | None = None
     seeds: tuple[Natural, ...] = ()
-    training: dict[str, Any] = field(default_factory=dict)
-    privacy: dict[str, Any] = field(default_factory=dict)
-    tuning: dict[str, Any] = field(default_factory=dict)
-    public: str | dict[str, Any] | None = None
+    training: dict[str, object] = field(default_factory=dict)
+    privacy: dict[str, object] = field(default_factory=dict)
+    tuning: dict[str, object] = field(default_factory=dict)
+    public: PanelEntry | None = None
     metrics: tuple[str, ...] = ()
     rank_by: str = ""
     screened_by: Screened | None = None
@@ -210,22 +211,24 @@ class Panel:
                     )
 
     @property
-    def each_method(self) -> list[dict[str, Any]]:
-        """The methods as mappings, each with its entry under `hyperparameters` merged in."""
-        mappings = map(as_mapping, self.methods)
-        return [{**self.hyperparameters.get(one.get("id", ""), {}), **one} for one in mappings]
+    def each_method(self) -> list[PanelEntry]:
+        """The methods, each with its entry under `hyperparameters` merged in."""
+        return [
+            PanelEntry({**self.hyperparameters.get(one.id, {}), **one.values})
+            for one in self.methods
+        ]
 
     def beneath(self, above: Panel) -> Panel:
         """Return this grid with what another one says: mappings key by key, anything else whole."""
-        values: dict[str, Any] = {}
+        changed = {}
         for name in GRID:
             mine, theirs = getattr(self, name), getattr(above, name)
             if name == "hyperparameters":
                 theirs = {key: {**mine.get(key, {}), **value} for key, value in theirs.items()}
-            adds_up = isinstance(theirs, dict) and name != "public"
             given = theirs is not None if name == "epsilons" else bool(theirs)
-            values[name] = {**mine, **theirs} if adds_up else theirs if given else mine
-        return Panel(**values)
+            if given:
+                changed[name] = mine | theirs if isinstance(theirs, dict) else theirs
+        return replace(self, **changed)
 
     def require_complete(self, path: Path, key: str) -> None:
         """Require that nothing is missing, and that names tell everything apart.
@@ -238,7 +241,7 @@ class Panel:
             if not values and name != "epsilons":
                 raise UserError(f"{where} give at least one.")
             numbers = name in ("seeds", "epsilons")
-            names = [str(one).removesuffix(".0") if numbers else called(one) for one in values]
+            names = [str(one).removesuffix(".0") if numbers else one.label for one in values]
             twice = [each for each, count in Counter(names).items() if count > 1]
             if twice:
                 advice = "" if numbers else "; tell them apart by `label`"
@@ -264,16 +267,6 @@ def alike_but_different(names: Iterable[str]) -> tuple[str, str] | None:
         if other != name:
             return other, name
     return None
-
-
-def as_mapping(values: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a dataset, model or method of a study with its id as a value."""
-    return {"id": values} if isinstance(values, str) else values
-
-
-def called(values: str | Mapping[str, Any]) -> str:
-    """Return what a study calls a dataset, model or method: its label, or else its id."""
-    return values if isinstance(values, str) else str(values.get("label", values.get("id")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -441,28 +434,28 @@ def _bases(
     return found
 
 
-def _swept(method: str | dict[str, Any], path: Path, key: str) -> list[str | dict[str, Any]]:
+def _swept(method: PanelEntry, path: Path, key: str) -> list[PanelEntry]:
     """Return a method for each value of its `sweep`, which its label may name; or itself."""
-    if isinstance(method, str) or "sweep" not in method:
+    if "sweep" not in method.values:
         return [method]
-    sweep = method["sweep"]
+    sweep = method.values["sweep"]
     if isinstance(sweep, dict):
         schedules = {name: one for name, one in sweep.items() if isinstance(one, dict)}
         sweep = sweep | {name: each_candidate(one) for name, one in schedules.items()}
     if not isinstance(sweep, dict) or not all(isinstance(one, list) for one in sweep.values()):
         raise UserError(f"{path}: {key}.sweep: expected values by hyper-parameter, got {sweep!r}.")
-    found: list[str | dict[str, Any]] = []
+    found = []
     for point in itertools.product(*sweep.values()):
-        values = {**method, **dict(zip(sweep, point, strict=True))}
+        values = {**method.values, **dict(zip(sweep, point, strict=True))}
         del values["sweep"]
         if "label" in values:
             for name, value in zip(sweep, point, strict=True):
-                values["label"] = values["label"].replace(f"{{{name}}}", _text(value))
-        found.append(values)
+                values["label"] = str(values["label"]).replace(f"{{{name}}}", _text(value))
+        found.append(PanelEntry(values))
     return found
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Return how a label shows a value: 0.5, 1e-4 and 1e-9; a list without its brackets.
 
     A mapping has its kind first: `cosine, peak 0.1`.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from clipnoise.core.method import Method
 from clipnoise.data.measures import ACCURACY, LOSS, column_of, default_metric, require_metric
@@ -13,7 +12,8 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import example, method_class, methods
 from clipnoise.run.spec import TRAINING, RunSpec, from_mapping
-from clipnoise.studies.file import Panel, as_mapping, called
+from clipnoise.studies.entry import PanelEntry
+from clipnoise.studies.file import Panel
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import AXES, Search, Tune
 
@@ -59,10 +59,10 @@ class Setting:
     """Everything about a run except its seed and what is tuned."""
 
     number: int
-    dataset: Mapping[str, Any]
-    model: Mapping[str, Any]
+    dataset: PanelEntry
+    model: PanelEntry
     epsilon: float | None
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     label: str
     tune: Tune | None
     places: Mapping[str, str]
@@ -105,8 +105,8 @@ class PanelGrid:
 
     def _expanded(self) -> Iterator[Setting]:
         panel, key = self._panel, f"panels.{self._name}"
-        for i, dataset in enumerate(map(as_mapping, panel.datasets)):
-            for j, model in enumerate(map(as_mapping, panel.models)):
+        for i, dataset in enumerate(panel.datasets):
+            for j, model in enumerate(panel.models):
                 for number, method in enumerate(panel.each_method):
                     where = f"{key}.methods.{number}"
                     places = {name: f"{key}.{name}" for name in ("training", "privacy", "public")}
@@ -114,14 +114,19 @@ class PanelGrid:
                     places |= {"dataset": f"{key}.datasets.{i}", "model": f"{key}.models.{j}"}
                     places |= {"method": where}
                     for epsilon in self._epsilons(method, where):
-                        place = {"dataset": dataset, "model": model, "epsilon": epsilon}
-                        values, label = self._resolve(method, place, where)
+                        names = {
+                            "dataset": (dataset.id, dataset.label),
+                            "model": (model.id, model.label),
+                            "epsilon": (epsilon,),
+                        }
+                        values = self._resolve(method, names, where)
                         tune = self._tune(values.pop("tune", None), where)
+                        label = method.label
                         yield Setting(number, dataset, model, epsilon, values, label, tune, places)
 
-    def _epsilons(self, method: Mapping[str, Any], where: str) -> tuple[float | None, ...]:
+    def _epsilons(self, method: PanelEntry, where: str) -> tuple[float | None, ...]:
         """Return the target ε of a method; (None,) if its budget is not a target ε."""
-        kind = self._method(method.get("id"), f"{where}.id")
+        kind = self._method(method.id, f"{where}.id")
         if not example(kind).query.draws or "noise_multiplier" in self._privacy:
             return (None,)
         if not self._panel.epsilons:
@@ -130,17 +135,23 @@ class PanelGrid:
             )
         return self._scale.kept_epsilons(self._panel.epsilons)
 
-    def _method(self, name: Any, key: str) -> type[Method]:
-        if name is None:
+    def _method(self, name: str, key: str) -> type[Method]:
+        if not name:
             raise UserError(f"{self._path}: {key}: required, but not given.")
-        return method_class(str(name), file=str(self._path), key=key)
+        return method_class(name, file=str(self._path), key=key)
 
     def _resolve(
-        self, method: Mapping[str, Any], place: Mapping[str, Any], where: str
-    ) -> tuple[dict[str, Any], str]:
-        """Apply the overrides that match, in order, and separate the label."""
-        values = {k: v for k, v in method.items() if k not in ("label", "overrides")}
-        overrides = method.get("overrides", [])
+        self, method: PanelEntry, names: Mapping[str, Sequence[object]], where: str
+    ) -> dict[str, object]:
+        """Apply the overrides that match, in order.
+
+        Args:
+            method: the method.
+            names: axis → what the place there is called.
+            where: its key, for error messages.
+        """
+        values = method.given
+        overrides = values.pop("overrides", [])
         if not isinstance(overrides, list) or not all(isinstance(o, Mapping) for o in overrides):
             raise UserError(
                 f"{self._path}: {where}.overrides: expected a list of mappings, got {overrides!r}."
@@ -148,15 +159,15 @@ class PanelGrid:
         for number, override in enumerate(overrides):
             matches = {k: v for k, v in override.items() if k in AXES}
             self._require_match(matches, f"{where}.overrides.{number}")
-            if all(v in _names(place[k]) for k, v in matches.items()):
-                values.update({k: v for k, v in override.items() if k not in AXES})
-        return values, called(method)
+            if all(v in names[k] for k, v in matches.items()):
+                values |= {k: v for k, v in override.items() if k not in AXES}
+        return values
 
-    def _require_match(self, matches: Mapping[str, Any], where: str) -> None:
+    def _require_match(self, matches: Mapping[str, object], where: str) -> None:
         """Refuse an override that matches nothing in the panel, at any scale."""
-        values = {
-            "dataset": [name for one in self._panel.datasets for name in _names(as_mapping(one))],
-            "model": [name for one in self._panel.models for name in _names(as_mapping(one))],
+        values: dict[str, list[object]] = {
+            "dataset": [name for one in self._panel.datasets for name in (one.id, one.label)],
+            "model": [name for one in self._panel.models for name in (one.id, one.label)],
             "epsilon": list(self._panel.epsilons or ()),
         }
         for axis, value in matches.items():
@@ -165,7 +176,7 @@ class PanelGrid:
                 kind, key = f"{axis} of this panel", f"{where}.{axis}"
                 raise unknown(kind, str(value), names, file=str(self._path), key=key)
 
-    def _tune(self, values: Any, where: str) -> Tune | None:
+    def _tune(self, values: object, where: str) -> Tune | None:
         if values is None:
             return None
         if isinstance(values, Mapping):
@@ -184,11 +195,11 @@ class PanelGrid:
         return tune
 
     def _planned(self) -> Iterator[PlannedRun]:
-        searches: dict[tuple[Any, ...], Search] = {}
+        searches: dict[tuple[object, ...], Search] = {}
         for setting in self._settings:
             spec, tune = self._spec(setting, {}), setting.tune
             self._check_rank(spec)
-            names, rank_by = (called(setting.dataset), called(setting.model)), self._panel.rank_by
+            labels = setting.label, setting.dataset.label, setting.model.label
             for number, seeds in enumerate(self._dealt(tune)):
                 if tune is not None:
                     searched = setting.searched
@@ -202,7 +213,7 @@ class PanelGrid:
                 which = None if tune is None or tune.searches is None else number + 1
                 for seed in seeds:
                     run = spec.at_seed(seed)
-                    yield PlannedRun(run, self._name, setting.label, *names, tune, which, rank_by)
+                    yield PlannedRun(run, self._name, *labels, tune, which, self._panel.rank_by)
 
     def _dealt(self, tune: Tune | None) -> Iterator[tuple[int, ...]]:
         """Yield the seeds that are reported of each search; of no search all of them."""
@@ -212,7 +223,7 @@ class PanelGrid:
             yield kept[start : start + each]
 
     def _spec(
-        self, setting: Setting, configuration: Mapping[str, Any], *, chooses_by: str = ""
+        self, setting: Setting, configuration: Mapping[str, object], *, chooses_by: str = ""
     ) -> RunSpec:
         """Return the run of a setting with one configuration of what is tuned, at the first seed.
 
@@ -230,18 +241,18 @@ class PanelGrid:
         if chooses_by:
             training |= {"diagnostics": False, "correctness": False}
             seeds = seeds if setting.tune is None else setting.tune.seeds
-        dataset = self._scale.dataset(_options(setting.dataset), called(setting.dataset))
+        dataset = self._scale.dataset(setting.dataset)
         training = {**self._panel.training, **training}
-        if dataset.get("id") != setting.dataset.get("id"):  # a stand-in, whose classes are others
+        if dataset.id != setting.dataset.id:  # a stand-in, whose classes are others
             training.pop("class_weights", None)
-        kind, privacy = methods()[setting.values["id"]], dict(self._privacy)
+        kind, privacy = methods()[str(setting.values["id"])], dict(self._privacy)
         if setting.epsilon is not None:
             privacy["epsilon"] = setting.epsilon
         if setting.tune is not None and setting.tune.included is not None:
             privacy["trials"] = to_plain(setting.tune.included)
         values = {
-            "dataset": dataset,
-            "model": self._scale.model(_options(setting.model), called(setting.model)),
+            "dataset": dataset.given,
+            "model": self._scale.model(setting.model).given,
             "method": self._scale.method({**setting.values, **method}, setting.label),
             "privacy": privacy if example(kind).query.draws else None,
             "training": self._scale.batches(training),
@@ -249,10 +260,9 @@ class PanelGrid:
             "metrics": [chooses_by] if chooses_by else list(self._panel.metrics),
         }
         public = self._panel.public
-        if public is not None:
-            public = self._scale.dataset(as_mapping(public), called(public))
+        offered = None if public is None else self._scale.dataset(public).given
         file, places = str(self._path), setting.places
-        spec = from_mapping(values, file=file, places=places, offered=public)
+        spec = from_mapping(values, file=file, places=places, offered=offered)
         return self._scale.shortened(spec)
 
     def _check_rank(self, spec: RunSpec) -> None:
@@ -305,12 +315,3 @@ class PanelGrid:
         name = tune.metric.removeprefix("validation_")
         require_metric(name, task, f"{self._path}: {setting.places['method']}.tune.metric")
         return name
-
-
-def _options(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != "label"}
-
-
-def _names(value: Any) -> tuple[Any, ...]:
-    """Return the names by which an override may match a dataset, a model or an ε."""
-    return (value.get("id"), called(value)) if isinstance(value, Mapping) else (value,)

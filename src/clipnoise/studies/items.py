@@ -45,7 +45,7 @@ class ReportEntry:
         """Let pydantic read an entry as the class of its `kind`."""
         if cls is not ReportEntry:
             return handler(source)
-        kinds: dict[str, Any] = {**item_kinds(), "each": Repeated}
+        kinds = {**item_kinds(), "each": Repeated}
         choices = {name: handler.generate_schema(kind) for name, kind in kinds.items()}
         union = core_schema.tagged_union_schema(choices, discriminator="kind")
         return core_schema.no_info_before_validator_function(_with_kind, union)
@@ -103,7 +103,7 @@ class ReportItem(ReportEntry):
         """Which further panels each of its panels is compared with: option → axis → label."""
         return {}
 
-    def check(self, methods: Sequence[Mapping[str, Any]], file: str, key: str) -> None:
+    def check(self, methods: Sequence[Mapping[str, object]], file: str, key: str) -> None:
         """Refuse panels that lack what it shows.
 
         Args:

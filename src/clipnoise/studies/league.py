@@ -12,7 +12,8 @@ from clipnoise.data.cache import MANIFEST
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import example, method_class, track
-from clipnoise.studies.file import Panel, as_mapping
+from clipnoise.studies.entry import PanelEntry
+from clipnoise.studies.file import Panel
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Tune
 
@@ -33,8 +34,8 @@ class LeagueEntry:
     """
 
     name: str
-    study: dict[str, Any]
-    tune: dict[str, Any]
+    study: Mapping[str, Any]
+    tune: Mapping[str, Mapping[str, object]]
     space: str
     baseline: str
 
@@ -43,9 +44,9 @@ def enter(
     league: Study,
     method: str,
     track: str,
-    hyperparameters: Mapping[str, Any],
-    fixed: Mapping[str, Any],
-    tune: Mapping[str, Any],
+    hyperparameters: Mapping[str, object],
+    fixed: Mapping[str, object],
+    tune: Mapping[str, object],
 ) -> LeagueEntry:
     """Plan the study that shows where a method stands: ruleset A, with it and a baseline alone.
 
@@ -64,11 +65,13 @@ def enter(
     panels = {name: one for name, one in _ranked(league).items() if _track(one) == track}
     if not panels:
         raise UserError(f"{league.path}: has no task of the track “{track}”: see docs/league.md.")
-    names = [name for panel in panels.values() for name in panel.methods]
+    names = [one.id for panel in panels.values() for one in panel.methods]
     baseline = next(name for name in BASELINES if name in names)
     spaces = next(iter(panels.values())).hyperparameters
     space = GIVEN if tune else method if "tune" in spaces.get(method, {}) else baseline
-    search = _search(tune or spaces[space]["tune"], hyperparameters, space)
+    asked = tune or spaces[space]["tune"]
+    assert isinstance(asked, Mapping)
+    search = _search(asked, hyperparameters, space)
     others = {k: v for k, v in hyperparameters.items() if k not in spaces.get(method, {})}
     mine = {k: v for k, v in {**others, **fixed}.items() if k not in search.parameters}
     shown = {"ranges": search.ranges, "grid": search.grid}
@@ -108,12 +111,14 @@ def _track(panel: Panel) -> str:
     """Return the track that a panel of the league belongs to."""
     if "noise" in panel.privacy:
         return "correlated noise"
-    if any(isinstance(one, dict) and "public_examples" in one for one in panel.datasets):
+    if any("public_examples" in one.values for one in panel.datasets):
         return "public data"
-    return track(example(method_class(str(panel.methods[0]))))
+    return track(example(method_class(panel.methods[0].id)))
 
 
-def _search(values: Mapping[str, Any], hyperparameters: Mapping[str, Any], space: str) -> Tune:
+def _search(
+    values: Mapping[str, object], hyperparameters: Mapping[str, object], space: str
+) -> Tune:
     """Return a search space that fits a method; `space` is whose it is."""
     for name in {*values} - {"ranges", "grid"}:
         raise unknown("key", name, ("ranges", "grid"), key="--tune")
@@ -153,7 +158,6 @@ def require_data(league: Study, cache: Path) -> None:
         )
 
 
-def _dataset(values: str | Mapping[str, Any]) -> Dataset:
-    options = dict(as_mapping(values))
-    name = str(options.pop("id"))
-    return parse(dataset_class(name), options, key=name)
+def _dataset(named: PanelEntry) -> Dataset:
+    options = {key: value for key, value in named.given.items() if key != "id"}
+    return parse(dataset_class(named.id), options, key=named.id)

@@ -55,7 +55,7 @@ def _items(
         return
     together = isinstance(entry, SeveralPanels) and entry.together
     for group in [shown] if together and shown else [[one] for one in shown]:
-        methods = [method for one in group for method in one.panel.each_method]
+        methods = [method.values for one in group for method in one.panel.each_method]
         entry.check(methods, str(path), key)
         if len(ranked := dict.fromkeys(one.panel.rank_by or "none" for one in group)) > 1:
             raise UserError(

@@ -298,7 +298,7 @@ class Plan:
 
     # Studies and their reports
 
-    def files(self, study: str) -> dict[str, Any]:
+    def files(self, study: str) -> dict[str, str | list[str]]:
         """Return the file of a study, and that of the scale; none where no scale changes it."""
         found = self.study(study)
         smaller = self.scale is not None and found.at != PAPER

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from clipnoise.data.base import dataset_class
+from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.fields import STRICT, Count, Natural, parse
 from clipnoise.files import read_yaml
-from clipnoise.models.base import model_class
+from clipnoise.models.base import Model, model_class
 from clipnoise.run.spec import RunSpec
+from clipnoise.studies.entry import PanelEntry
 
 T = TypeVar("T")
 L = TypeVar("L", bound="Scale | Limits")
-Plugin = str | dict[str, Any]
 
 PAPER = "paper"
 
@@ -58,10 +58,10 @@ class Scale:
     configurations: Count | None = None
     tuning_seeds: Count | None = None
     training: Limits = Limits()
-    privacy: dict[str, Any] = field(default_factory=dict)
-    datasets: dict[str, Plugin] = field(default_factory=dict)
-    models: dict[str, Plugin] = field(default_factory=dict)
-    methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    privacy: dict[str, object] = field(default_factory=dict)
+    datasets: dict[str, PanelEntry] = field(default_factory=dict)
+    models: dict[str, PanelEntry] = field(default_factory=dict)
+    methods: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def kept_epsilons(self, epsilons: Sequence[T]) -> tuple[T, ...]:
         """Return the ε that are kept, evenly spaced."""
@@ -69,24 +69,19 @@ class Scale:
         last = len(epsilons) - 1
         return tuple(epsilons[round(i * last / max(1, count - 1))] for i in range(count))
 
-    def dataset(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return the dataset that a run loads for the one that a study names.
+    def dataset(self, named: PanelEntry) -> PanelEntry:
+        """Return the dataset that a run loads for the one that a study names."""
+        return _stand_in(self.datasets, named, dataset_class)
 
-        Args:
-            values: its id and options in the study.
-            name: its label in the study, or its id.
-        """
-        return _stand_in(self.datasets, values, name, dataset_class)
+    def model(self, named: PanelEntry) -> PanelEntry:
+        """Return the model that a run trains for the one that a study names."""
+        return _stand_in(self.models, named, model_class)
 
-    def model(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return the model that a run trains for the one that a study names; see `dataset`."""
-        return _stand_in(self.models, values, name, model_class)
-
-    def method(self, values: Mapping[str, Any], label: str) -> dict[str, Any]:
+    def method(self, values: Mapping[str, object], label: str) -> dict[str, object]:
         """Return a method's id and options."""
-        return {**values, **self.methods.get(label, self.methods.get(values["id"], {}))}
+        return {**values, **self.methods.get(label, self.methods.get(str(values["id"]), {}))}
 
-    def batches(self, training: Mapping[str, Any]) -> dict[str, Any]:
+    def batches(self, training: Mapping[str, object]) -> dict[str, object]:
         """Return a training section with batch sizes and evaluations within the limits.
 
         `shortened` limits the number of steps, which is known only when n is.
@@ -116,7 +111,7 @@ class ScaleFile(Scale):
             name. An experiment that is not listed keeps its published size and has no watermark.
     """
 
-    reproductions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reproductions: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
 def read_scale(path: Path | None) -> ScaleFile:
@@ -133,27 +128,25 @@ def extended(common: L, own: Scale | Limits) -> L:
 
     Mappings are merged key by key; other values replace those of the scale if they are set.
     """
-    merged: dict[str, Any] = {}
-    for one in fields(own):
-        before, after = getattr(common, one.name), getattr(own, one.name)
-        if isinstance(before, Limits):
-            merged[one.name] = extended(before, after)
-        elif isinstance(before, dict):
-            merged[one.name] = {**before, **after}
-        else:
-            merged[one.name] = before if after in (None, "") else after
-    return replace(common, **merged)
+    each = ((one.name, getattr(common, one.name), getattr(own, one.name)) for one in fields(own))
+    return replace(common, **{name: _both(before, after) for name, before, after in each})
+
+
+def _both(before: Any, after: Any) -> Any:
+    if isinstance(before, Limits):
+        return extended(before, after)
+    if isinstance(before, dict):
+        return {**before, **after}
+    return before if after in (None, "") else after
 
 
 def _stand_in(
-    rules: Mapping[str, Plugin],
-    values: Mapping[str, Any],
-    name: str,
-    find: Callable[[str], type[Any]],
-) -> dict[str, Any]:
-    rule = rules.get(name, rules.get(str(values.get("id")), {}))
-    rule = {"id": rule} if isinstance(rule, str) else rule
-    if "id" not in rule:
-        return {**values, **rule}
-    known = {one.name for one in fields(find(rule["id"]))}
-    return {**{key: value for key, value in values.items() if key in known}, **rule}
+    rules: Mapping[str, PanelEntry], named: PanelEntry, find: Callable[[str], type[Dataset | Model]]
+) -> PanelEntry:
+    rule, kept = rules.get(named.label, rules.get(named.id)), named.given
+    if rule is None:
+        return named
+    if rule.id:
+        known = {one.name for one in fields(find(rule.id))}
+        kept = {key: value for key, value in kept.items() if key in known}
+    return PanelEntry({**kept, **rule.values})

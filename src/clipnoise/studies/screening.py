@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -15,13 +14,8 @@ from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
 from clipnoise.files import read_yaml
 from clipnoise.methods.base import example, method_class
-from clipnoise.studies.file import (
-    NamedPanel,
-    Panel,
-    StudyFile,
-    called,
-    expand_panels,
-)
+from clipnoise.studies.entry import PanelEntry
+from clipnoise.studies.file import NamedPanel, Panel, StudyFile, expand_panels
 from clipnoise.studies.study import shared_file
 
 
@@ -61,7 +55,7 @@ def passing(runs: Iterable[Screening]) -> list[str]:
     return sorted(ranks, key=lambda label: sum(ranks[label]))
 
 
-def confirmed(screen: Panel, confirm: Panel, ranked: Sequence[str]) -> list[str | dict[str, Any]]:
+def confirmed(screen: Panel, confirm: Panel, ranked: Sequence[str]) -> list[PanelEntry]:
     """Return the methods of a panel: its own, and then the best of the screen.
 
     Args:
@@ -70,16 +64,15 @@ def confirmed(screen: Panel, confirm: Panel, ranked: Sequence[str]) -> list[str 
         ranked: the labels of the screen that may pass, the best first.
     """
     assert confirm.screened_by is not None
-    own = {called(one): one for one in confirm.methods}
+    own = {one.label: one for one in confirm.methods}
     places = confirm.screened_by.methods - sum(map(_private, own.values()))
-    entries = {called(one): one for one in screen.methods}
+    entries = {one.label: one for one in screen.methods}
     best = [label for label in ranked if label not in own and _private(entries[label])]
     return [*own.values(), *(entries[label] for label in best[: max(0, places)])]
 
 
-def _private(method: str | Mapping[str, Any]) -> bool:
-    name = method if isinstance(method, str) else method["id"]
-    return example(method_class(str(name))).private
+def _private(method: PanelEntry) -> bool:
+    return example(method_class(method.id)).private
 
 
 def screened_panels(path: Path, name: str) -> tuple[NamedPanel, NamedPanel]:
@@ -101,7 +94,7 @@ def screened_panels(path: Path, name: str) -> tuple[NamedPanel, NamedPanel]:
     return panels[rule.panel], panels[name]
 
 
-def with_methods(text: str, name: str, methods: Sequence[str | Mapping[str, Any]]) -> str:
+def with_methods(text: str, name: str, methods: Sequence[PanelEntry]) -> str:
     """Return the text of a study file whose panel of this name, in one line, has these methods.
 
     The line is put after the last of the panels where there is none. Nothing else changes.
@@ -109,7 +102,7 @@ def with_methods(text: str, name: str, methods: Sequence[str | Mapping[str, Any]
     Raises:
         ValueError: `panels` does not have a panel to a line.
     """
-    plain = [one if isinstance(one, str) else to_plain(dict(one)) for one in methods]
+    plain = [to_plain(one) for one in methods]
     listed = yaml.safe_dump(plain, default_flow_style=True, width=10**6, sort_keys=False)
     line = f"  {name}: {{base: {name}, methods: {listed.strip()}}}"
     written = re.compile(rf"^  {re.escape(name)}:.*$", re.MULTILINE)

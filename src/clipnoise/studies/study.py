@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 from clipnoise.data.measures import ACCURACY
 from clipnoise.errors import UserError, unknown
@@ -30,8 +29,6 @@ from clipnoise.studies.placement import place_items
 from clipnoise.studies.scale import PAPER, Scale, extended, read_scale
 from clipnoise.studies.tuning import Search
 from clipnoise.tracking.view import Membership
-
-T = TypeVar("T")
 
 PUBLISHED = Path("reports/published")
 LEAGUE = "league"  # the folder of its tasks
@@ -166,10 +163,10 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
     Raises:
         UserError: names file, key, value, what is allowed and the nearest valid name.
     """
-    file, beside = _read(StudyFile, path), shared_file(path)
+    file, beside = parse(StudyFile, read_yaml(path), file=str(path)), shared_file(path)
     folder = next((parent for parent in path.parents if parent.name == "studies"), path.parent)
     shared = _study_file(file.shares, folder, "shares") if file.shares else path
-    grid = file if shared == path else _read(StudyFile, shared)
+    grid = file if shared == path else parse(StudyFile, read_yaml(shared), file=str(shared))
     if not grid.panels:
         raise UserError(f"{path}: shares: {file.shares} has no panels of its own to share.")
     panels = expand_panels(grid, shared_file(shared), shared)
@@ -212,11 +209,7 @@ def _titles(panels: Sequence[NamedPanel]) -> dict[str, str]:
 def shared_file(path: Path) -> SharedFile:
     """Return what studies in the folder of a study share; empty where there is no such file."""
     file = path.parent / SHARED_FILE
-    return _read(SharedFile, file) if file.is_file() else SharedFile()
-
-
-def _read(kind: type[T], path: Path) -> T:
-    return parse(kind, read_yaml(path), file=str(path))
+    return parse(SharedFile, read_yaml(file), file=str(file)) if file.is_file() else SharedFile()
 
 
 def find_study(

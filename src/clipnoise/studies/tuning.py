@@ -23,23 +23,23 @@ from clipnoise.privacy.accountants.selection import composed_epsilon, selected_e
 from clipnoise.privacy.claim import composable
 from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.run.choice import Choice, Spent, Tried, tuned_values
+from clipnoise.run.results import Summary
 from clipnoise.run.spec import TRAINING, RunSpec, Tuning
 from clipnoise.seeds import derive
 
 Axis = Literal["dataset", "model", "epsilon"]
 Charge = Literal["nothing", "composition", "selection", "included"]
-Summary = Mapping[str, Any]
 Range = tuple[Positive, Positive]
-Ends = Range | dict[str, Any]  # of a number, or of one number of a schedule
+Ends = Range | dict[str, object]  # of a number, or of one number of a schedule
 
 
-def _listed(candidates: Any) -> Any:
+def _listed(candidates: object) -> object:
     return each_candidate(candidates) if isinstance(candidates, Mapping) else candidates
 
 
 Candidates = Annotated[
-    tuple[Any, ...],
-    BeforeValidator(_listed, json_schema_input_type=tuple[Any, ...] | dict[str, Any]),
+    tuple[object, ...],
+    BeforeValidator(_listed, json_schema_input_type=tuple[object, ...] | dict[str, object]),
 ]
 
 AXES: tuple[Axis, ...] = ("dataset", "model", "epsilon")
@@ -162,7 +162,7 @@ class Tune:
         """The names of everything that is tuned: the ranges first."""
         return (*self.ranges, *self.grid)
 
-    def configurations(self, limit: int | None = None, search: int = 0) -> list[dict[str, Any]]:
+    def configurations(self, limit: int | None = None, search: int = 0) -> list[dict[str, object]]:
         """Return what is tried: every combination of the grid, the last one varying fastest.
 
         With `trials`, the points 1, 2, … of the Halton sequence, whose first point is the middle of
@@ -197,7 +197,7 @@ class Tune:
         stream = np.random.default_rng(derive("trials", self.seeds_in(search)[0]))
         return [stream.random() for _ in PRIMES]
 
-    def _drawn(self, law: DrawnTrials, search: int) -> list[dict[str, Any]]:
+    def _drawn(self, law: DrawnTrials, search: int) -> list[dict[str, object]]:
         """Return the values of each of a drawn number of trials, equal ones among them."""
         stream = np.random.default_rng(derive("trials", self.seeds_in(search)[0]))
         count = law.draw(stream.random())
@@ -217,9 +217,9 @@ class Tune:
         seeds = self.seeds_in(search)
         return seeds if self.law is None else (derive("trials", seeds[0], number) >> 11,)
 
-    def _at(self, places: Sequence[float]) -> dict[str, Any]:
+    def _at(self, places: Sequence[float]) -> dict[str, object]:
         """Return the values at a point: a number in [0, 1) for each of what is tuned."""
-        values: dict[str, Any] = {}
+        values: dict[str, object] = {}
         for place, name in zip(places, self.parameters, strict=False):
             if name in self.grid:
                 values[name] = self.grid[name][int(place * len(self.grid[name]))]
@@ -245,11 +245,15 @@ def _within(ends: Ends) -> tuple[str, Range]:
     """Return the ends of a range, and which number of a schedule they are of, if of one."""
     if not isinstance(ends, Mapping):
         return "", ends
-    pairs = [name for name, value in ends.items() if len(each_candidate({name: value})) > 1]
-    if len(pairs) != 1 or len(ends[pairs[0]]) != 2:
+    pairs = {
+        name: value
+        for name, value in ends.items()
+        if isinstance(value, list | tuple) and len(each_candidate({name: value})) > 1
+    }
+    if [len(value) for value in pairs.values()] != [2]:
         raise ValueError("ranges: give a smallest and a largest value of one number of a schedule")
-    low, high = ends[pairs[0]]
-    return pairs[0], (low, high)
+    ((name, (low, high)),) = pairs.items()
+    return name, (low, high)
 
 
 def _ascending(ends: Range) -> bool:
@@ -372,7 +376,7 @@ def best_of(choice: Choice) -> list[float | None]:
     return expected
 
 
-def _tried(values: dict[str, Any], runs: Sequence[Summary], metric: ValidationMetric) -> Tried:
+def _tried(values: dict[str, object], runs: Sequence[Summary], metric: ValidationMetric) -> Tried:
     finite = _finite(runs, metric)
     tested = _finite(runs, metric.replace("validation", "test"))
     mean, test = (

@@ -71,8 +71,9 @@ class SteadyState(Experiment):
         draws = generator("noise", self.seed)
         sizes = torch.tensor(self.gradients, dtype=torch.float64)
         gradient = sizes.repeat_interleave(self.coordinates)
-        sigma = ratio / variant.options["clip_norm"]
-        trials = variant.trials(sigma, self.steps, torch.zeros_like(gradient)[None])
+        clip_norm = variant.build().clip_norm_at(1)
+        assert clip_norm is not None
+        trials = variant.trials(ratio / clip_norm, self.steps, torch.zeros_like(gradient)[None])
         path = []
         for t in range(1, self.steps + 1):
             noise = torch.randn(1, 1, len(gradient), generator=draws, dtype=torch.float64)

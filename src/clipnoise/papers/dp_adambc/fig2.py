@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Decay, Positive
@@ -203,7 +202,7 @@ class ScheduleTracking(Experiment):
                         quantities.append(Quantity(f"{CELL}, σ = {sigma:g}, {label}", mean, cell))
         return Findings({"data": rows, "curves": curves}, quantities)
 
-    def _methods(self, noise: NoiseLevel) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _methods(self, noise: NoiseLevel) -> Iterator[tuple[str, dict[str, object]]]:
         """Yield label and method section of every run at one noise level."""
         eta, c = noise.learning_rate, self.clip_norm
         deviation = noise.noise_multiplier * c / self.expected_batch_size
@@ -215,7 +214,7 @@ class ScheduleTracking(Experiment):
         yield "dp-sgdm, its final rate", {**sgdm, "learning_rate": final}
         yield "dp-sgdm, rate of dp-adam", {**sgdm, "learning_rate": eta}
 
-    def _train(self, cache: Path, method: dict[str, Any], noise: NoiseLevel, seed: int) -> Curve:
+    def _train(self, cache: Path, method: dict[str, object], noise: NoiseLevel, seed: int) -> Curve:
         """Train one run as every run of the suite is trained and return its training losses."""
         from clipnoise.privacy.calibration import calibrate
         from clipnoise.run.spec import from_mapping

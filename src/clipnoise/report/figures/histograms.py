@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from clipnoise.report.diagnostics import Diagnosed
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import BLUE, GREEN, ORANGE
-from clipnoise.studies.columns import Histogram
+from clipnoise.run.outcome import Histogram
 
 NOTHING = "no completed run with diagnostics"
 LINES = {  # name in the legend, colour and line
