@@ -6,10 +6,12 @@ No ε may be below what the mechanism can be shown to cost, by `lower_bounds` or
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -489,6 +491,30 @@ def test_several_runs_together_cost_no_more_than_is_charged(settings: int) -> No
         assert least * EXACT <= found, (runs, delta)
         smallest = min(sigma for sigma, _, _ in runs)
         assert found <= 1.4 * least + 60 / (1 + smallest), (found, least, runs, delta)
+
+
+# Which of these are about which accountant.
+
+BOUNDED: dict[str, Callable[..., None]] = {
+    **dict.fromkeys(
+        ("rdp", "prv", "pld"), test_no_poisson_accountant_is_below_what_sampled_gaussians_cost
+    ),
+    "per-epoch": (
+        test_whole_batches_cost_exactly_the_gaussians_in_which_the_busiest_example_takes_part
+    ),
+    "pld-allocation": test_random_allocation_costs_what_the_sums_of_likelihood_ratios_show,
+    "monte-carlo": test_turns_that_are_drawn_cost_what_they_move_through_correlated_noise,
+    "rdp-replace": test_fixed_sizes_are_not_below_what_replacing_an_example_costs,
+}
+
+
+def test_every_accountant_has_an_independent_bound_and_a_row_in_the_documentation() -> None:
+    assert set(BOUNDED) == set(ACCOUNTANTS)
+    page = (Path(__file__).parents[2] / "docs/auditing.md").read_text()
+    rows = page.partition("| accountant | bound |")[2].partition("\n\n")[0]
+    for name, test in BOUNDED.items():
+        assert f'"{name}"' in inspect.getsource(test)
+        assert f"`{name}`" in rows
 
 
 # Calibration.

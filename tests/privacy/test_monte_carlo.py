@@ -20,7 +20,7 @@ from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import monte_carlo
 from clipnoise.privacy.accountants.allocation import allocated_epsilon
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.monte_carlo import Weighted, _bound, _Mixture
+from clipnoise.privacy.accountants.monte_carlo import GRIDS, Weighted, _bound, _Mixture
 from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases
 from clipnoise.privacy.budget import Budget, Privacy
@@ -33,6 +33,7 @@ from clipnoise.privacy.noise.buffered import BufferedNoise
 from clipnoise.privacy.noise.cancelling import CancellingNoise
 from clipnoise.privacy.noise.tree import TreeNoise
 from clipnoise.privacy.participation import Participation
+from clipnoise.privacy.profile import COARSE, privacy_profile
 
 Array = NDArray[np.float64]
 NOISES: list[NoiseCorrelation] = [
@@ -146,6 +147,27 @@ def test_the_profile_is_not_below_what_quadrature_finds_and_agrees_with_epsilon(
         exact = max(divergences(present, absent, float(value)))
         assert exact < delta < 1.15 * exact + 1e-5
     assert given.gaussian("monte-carlo", sigma) is None
+
+
+@pytest.mark.parametrize(
+    ("sigma", "groups"), [(1.0, 2), *(pytest.param(s, 4, marks=pytest.mark.long) for s in (1, 3))]
+)
+def test_a_profile_is_close_at_every_delta_for_which_epsilon_could_be_stated(
+    sigma: float, groups: int
+) -> None:
+    """Also far from the δ that it is asked for."""
+    given = takes_part(BufferedNoise(buffers=2), groups, 5 * groups)
+    profile = privacy_profile(given, "monte-carlo", sigma)
+    for delta in (1e-3, 1e-6):
+        stated = given.epsilon("monte-carlo", noise_multiplier=sigma, delta=delta)
+        assert profile.epsilon_at(delta) == pytest.approx(stated, rel=0.03)
+    assert profile.mu is not None
+    assert profile.regret is not None
+    assert profile.regret < 0.01
+
+
+def test_a_profile_chooses_among_no_more_grids_than_its_confidence_allows() -> None:
+    assert COARSE + 2 <= GRIDS  # the first grid, and one for each place where δ may have fallen
 
 
 def test_one_group_is_the_gaussian_mechanism() -> None:

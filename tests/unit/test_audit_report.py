@@ -8,11 +8,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.report.audits import build_audit_report
+from clipnoise.report.statistics import holm
+from clipnoise.studies.audits import found_by_audits, refuted_by_guesses
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "reports/templates/audit.typ"
@@ -106,6 +109,42 @@ def test_one_of_many_small_p_values_refutes_only_if_all_methods_together_allow_i
     assert "refuted: canaries" in lines["wrong"]
     alone = text_of(build_audit_report(tmp_path, TEMPLATE, ["chance"]), tmp_path)
     assert "Of 1 method, 1 is refuted" in alone
+
+
+def test_a_study_refutes_what_the_report_on_its_methods_refutes(tmp_path: Path) -> None:
+    audits, studied = tmp_path / "audit", ["chance", "wrong", *"abc"]
+    for name, p_value in {"chance": 0.03, "wrong": 0.002, "other": 0.9}.items():
+        write(audits, "empirical", name, bound(2.0, p_value))
+    for name in "abc":
+        write(audits, "empirical", name, bound(0.9, 0.9))
+    write(audits, "contract", "b", contract("b", verdict="broken", broken=["steps"]))
+    write(audits, "contract", "c", contract("c", verdict="broken", private=False))
+    assert found_by_audits(tmp_path, [*studied, "new"]) == {
+        "a": "not refuted: attacks show ε 0.90 of 1.82",
+        "b": "refuted: contract broken, attacks show ε 0.90 of 1.82",
+        "c": "not refuted: attacks show ε 0.90 of 1.82",
+        "chance": "not refuted: attacks show ε 2.00 of 1.82",
+        "wrong": "refuted: attacks show ε 2.00 of 1.82",
+    }
+    assert found_by_audits(tmp_path, ["chance"])["chance"].startswith("refuted")
+
+
+def test_an_audit_of_each_method_by_itself_counts_as_none(tmp_path: Path) -> None:
+    old = bound(0.9)
+    del old["p_value"]
+    write(tmp_path / "audit", "empirical", "old", old)
+    assert found_by_audits(tmp_path, ["old"]) == {}
+    write(tmp_path / "audit", "empirical", "old", {**old, "p_value": None})
+    with pytest.raises(UserError, match=r"empirical/old\.json: damaged result file"):
+        found_by_audits(tmp_path, ["old"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_methods_are_refuted_whose_p_values_are_small_for_all_of_them(seed: int) -> None:
+    drawn = 0.1 * np.random.default_rng(seed).random(8) ** 3
+    p_values = {str(number): float(p) for number, p in enumerate(drawn)}
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    assert refuted_by_guesses(p_values) == {name for name, p in adjusted.items() if p < 0.05}
 
 
 def test_the_report_of_some_methods_shows_no_other_and_no_control(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ import pytest
 from clipnoise.cli import main
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, epsilon
+from clipnoise.privacy.accountants.selection import selected_epsilon
 from clipnoise.privacy.calibration import read_calibration
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.profile import privacy_profile, rounded_up
 from clipnoise.privacy.samplers import SAMPLERS
+from clipnoise.privacy.trials import DrawnTrials
 
 MECHANISM = ["--delta", "1e-5", "--sampling-rate", "0.05", "--steps", "100"]
 Output = pytest.CaptureFixture[str]
@@ -77,6 +79,24 @@ def test_account_gives_everything_as_json(capsys: Output) -> None:
     assert "cannot bound" in json.loads(capsys.readouterr().out)["pld"]["unavailable"]
 
 
+def test_account_shows_epsilon_with_and_without_the_choice_among_trials(capsys: Output) -> None:
+    law, run = DrawnTrials(law="poisson", mean=4), (4.0, 0.05, 100)
+    chosen = selected_epsilon(law, run, then=run, delta=1e-5)
+    words = ["account", "--noise-multiplier", "4", *MECHANISM]
+    trials = ["--trials", '{"law": "poisson", "mean": 4}']
+    assert main([*words, *trials, "--json"]) == 0
+    with_choice = json.loads(capsys.readouterr().out)
+    assert with_choice.pop("epsilon_with_tuning") == chosen
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == with_choice
+    assert main([*words, *trials]) == 0
+    assert f"\nwith the choice  {chosen:.4f}\n" in capsys.readouterr().out
+    assert main([*words, *trials, "--accountant", "pld"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{with_choice['pld']['epsilon']:.4f}"
+    assert second == f"{chosen:.4f}  with the choice"
+
+
 @pytest.mark.parametrize("k", [1, 3])
 def test_participations_are_one_gaussian_mechanism(k: int, capsys: Output) -> None:
     words = ["--participations", str(k), "--delta", "1e-7"]
@@ -107,6 +127,8 @@ def test_micro_batches_are_accounted_at_twice_the_clip_norm(capsys: Output) -> N
         (["--steps", "3"], "--participations instead"),
         (["--participations", "2", "--steps", "3"], "cannot be combined"),
         (["--participations", "2", "--groups", "3"], "cannot be combined with --groups"),
+        (["--participations", "2", "--trials", '{"mean": 2}'], "cannot be combined with --trials"),
+        ([*MECHANISM, "--trials", '{"law": "binomial"}'], "trials.law: input should be 'negative"),
     ],
 )
 def test_half_a_mechanism_is_refused(words: list[str], said: str, capsys: Output) -> None:
@@ -227,6 +249,9 @@ def test_account_answers_for_every_sampler_as_calibrate_does(sampler: str, capsy
         assert second.split()[-1] == f"{bounds['epsilon']:.6f}"
         assert fourth.split("  ")[-1].strip() == f"{bounds['adjacency']}, {sampler}"
         assert bounds["claim"] == "guarantee"
+    if sampler != "poisson":
+        assert main(["account", *given, *words, "--trials", '{"mean": 2}']) == 2
+        assert "trials: what a choice costs is known for the sampler" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sampler", ["shuffled", "random-allocation"])

@@ -276,8 +276,10 @@ def test_a_figure_of_changes_is_drawn(tmp_path: Path) -> None:
 def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:
     found = "not refuted: attacks show ε 0.90 of 1.00"
     runs = league(tmp_path, datasets=1, passes_per_step=2, audit=found)
-    (block,) = build_table(runs, "comparison", costs=True).costs
+    table = build_table(runs, "comparison", costs=True)
+    (block,) = table.costs
     assert block.groups[-1].headings == ["audit"]
+    assert any("all audited methods of the study together" in note for note in table.notes)
     first, *_, last = ((row.label, *(cell.text for cell in row.cells)) for row in block.rows)
     assert first == ("dp-sgd", "3", "1.00", "412", "2", found)
     assert last[0] == "sgd"

@@ -454,6 +454,38 @@ def test_a_choice_is_included_only_where_its_cost_is_known(
     assert "mine.yaml" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("tune", "declared"),
+    [
+        (DRAWN, "negative-binomial of shape 1, 6 expected"),
+        ({**DRAWN, "charge": "included"}, "negative-binomial of shape 1, 6 expected"),
+        (TUNE, "a fixed number, 4"),
+    ],
+)
+def test_noise_covers_no_other_search_than_the_one_that_is_made(
+    tmp_path: Path, tune: dict[str, Any], declared: str
+) -> None:
+    privacy = {"trials": {"law": "poisson", "mean": 2}}
+    with pytest.raises(UserError) as error:
+        load(tmp_path, tune, privacy=privacy).runs  # noqa: B018
+    for said in (
+        "mine.yaml: panels.one.privacy.trials: poisson, 2 expected, but",
+        f"panels.one.methods.0.tune.trials is {declared}",
+        "Allowed: the law of `tune`, or none",
+    ):
+        assert said in str(error.value)
+
+
+def test_a_law_that_is_given_twice_is_included_as_if_given_once(tmp_path: Path) -> None:
+    included = load(tmp_path, {**DRAWN, "charge": "included"}).runs[0].spec
+    given = load(tmp_path, DRAWN, privacy={"trials": DRAWN["trials"]}).runs[0].spec
+    assert given == included
+    elsewhere = {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1}
+    untuned = load(tmp_path, privacy={"trials": {"mean": 2}}, methods=[elsewhere]).runs[0].spec
+    assert untuned.privacy is not None
+    assert untuned.privacy.trials == DrawnTrials(mean=2)
+
+
 def choice(**values: Any) -> Choice:
     tried = Tried(values=values, mean=0.5, n=1, planned=1)
     return Choice(metric="validation_accuracy", choice=values, tried=(tried,))

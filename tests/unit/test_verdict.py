@@ -217,6 +217,7 @@ def test_an_audit_note_names_what_was_found_and_the_command_for_the_rest(tmp_pat
         "REFUTED: dp-pmlf. Not refuted: dp-sgd (attacks show ε 0.90 of 1.00). Not audited: dp-adam."
     )
     assert "snakemake --cores all reports/quickstart/audit.pdf" in words
+    assert "95% confidence for all audited methods of the study together" in words
 
 
 # ---- How clear a choice was

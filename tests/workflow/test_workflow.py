@@ -141,7 +141,7 @@ def test_a_later_audit_rebuilds_the_tables(miniature: Path) -> None:
     file = miniature / "results/audit/empirical/dp-sgd.json"
     file.parent.mkdir(parents=True)
     bounds = {"bound": {"epsilon": 0.5}, "final_bound": {"epsilon": 0.4}}
-    found = {"verdict": "not refuted", **bounds, "claimed_epsilon": 1.5}
+    found = {"p_value": 0.5, **bounds, "claimed_epsilon": 1.5}
     file.write_text(json.dumps(found))
     again = planned(snakemake(miniature, "-n"))
     shutil.rmtree(miniature / "results/audit")

@@ -31,11 +31,6 @@ ONE_SIGMA = (
     "noise of a step, too, and ε covers it"
 )
 
-WITHOUT_TARGET = (
-    "trials: only with epsilon, of which the choice takes a part; a given noise_multiplier leaves "
-    "nothing to be found"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
@@ -81,7 +76,10 @@ class Privacy:
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ValueError("give exactly one of epsilon and noise_multiplier")
         if self.trials is not None and self.epsilon is None:
-            raise ValueError(WITHOUT_TARGET)
+            raise ValueError(
+                "trials: only with epsilon, of which the choice takes a part; a given "
+                "noise_multiplier leaves nothing to be found"
+            )
         if not isinstance(self.delta, str) and self.delta >= 1:
             raise ValueError("delta must be below 1")
         if self.release == "strict" and not self.secure_noise:
@@ -154,16 +152,12 @@ class Budget:
 
     def _check_trials(self) -> None:
         """Refuse a search whose cost no formula here bounds."""
-        if self.trials is None:
-            return
-        if self.epsilon is None:
-            raise UserError(f"{WITHOUT_TARGET}.")
-        if self.sampler != "poisson" or self.participation.affected_examples > 1:
+        affected = self.participation.affected_examples
+        if self.trials is not None and (self.sampler != "poisson" or affected > 1):
             raise UserError(
                 "trials: what a choice costs is known for the sampler 'poisson' and for examples "
-                f"or users; got {self.sampler!r} with {self.participation.affected_examples} "
-                "affected examples. Allowed: the sampler 'poisson', or a search that is not "
-                "included in ε."
+                f"or users; got {self.sampler!r} with {affected} affected examples. Allowed: the "
+                "sampler 'poisson', or a search that is not included in ε."
             )
 
     def _check_participation(self) -> None:
@@ -220,7 +214,7 @@ class Budget:
         )
 
     def charged(self, noise_multiplier: float) -> float:
-        """Bound the ε that the target is of: of the run, and of the choice if that is included.
+        """Bound the ε of the run, and of the choice if that is included: the target is of it.
 
         Raises:
             UserError: the accountant cannot bound ε for these values.

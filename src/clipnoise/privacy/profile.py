@@ -33,6 +33,7 @@ SLACK = 1e-9  # δ₀, with which a mechanism may fail to be μ-GDP
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)  # at which δ is stated
 DELTAS = (1e-3, 1e-5, 1e-6)  # at which ε is stated
 RATES = (0.001, 0.01)  # false positive rates at which true positive rates are stated
+COARSE = 120  # points of the first grid of ε > 0, which says where δ falls
 POINTS = 240  # of the grid of ε, of each of its two halves
 PER_DECADE = 5  # points that are kept for each factor of ten in the false positive rate
 SMALLEST_RATE = 1e-9
@@ -208,7 +209,7 @@ def privacy_profile(
 
 def _sampled(deltas: Callable[[Array], Array]) -> tuple[Array, Array]:
     """Return δ on a grid of ε that is fine where δ falls, down to SLACK if it gets there."""
-    coarse = np.concatenate([[0.0], np.geomspace(1e-3, LARGEST_LOSS, 120)])
+    coarse = np.concatenate([[0.0], np.geomspace(1e-3, LARGEST_LOSS, COARSE)])
     found = deltas(coarse)
     low = np.flatnonzero(found <= SLACK)
     end = float(coarse[low[0]] if len(low) else coarse[int(np.argmin(found))])

@@ -15,7 +15,7 @@ from clipnoise.files import read_json
 from clipnoise.report.blocks import SheetBlock, TextBlock
 from clipnoise.report.formats import DASH, count, decimal, significant
 from clipnoise.report.pdf import typeset
-from clipnoise.report.statistics import holm
+from clipnoise.studies.audits import TOGETHER, refuted_by_guesses
 
 COLUMNS = (
     "An audit can refute a guarantee. It can never prove one: a better attack may find more.",
@@ -41,7 +41,6 @@ WITHOUT_CONTROLS = (
     "Whether these attacks also find deliberate mistakes is shown in reports/audit/report.pdf."
 )
 EXCEEDED = "canaries are guessed more often than the claim allows"
-ERROR = 0.05  # of all refutations by guesses in a report, together
 WORDS = ("paper", "result", "noise_source", "steps_source", "released_code")
 READING = (
     "Published: ε as printed. Text: the ε that can be guaranteed for the algorithm in the text at "
@@ -82,9 +81,9 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
         bounds = {name: bound for name, bound in bounds.items() if name in contracts}
     if not contracts and not controls:
         raise UserError(f"{folder}: no audit results. Run: clipnoise audit contract METHOD.")
-    adjusted = dict(zip(bounds, holm([bound["p_value"] for bound in bounds.values()]), strict=True))
+    refuted = refuted_by_guesses({name: bound["p_value"] for name, bound in bounds.items()})
     rows = [
-        _method(contract, bounds.get(name), adjusted.get(name, 1.0))
+        _method(contract, bounds.get(name), refuted=name in refuted)
         for name, contract in contracts.items()
     ]
     heads = (
@@ -166,7 +165,7 @@ def sheet(head: str, heads: list[str], align: str, rows: Iterable[list[str]]) ->
     return SheetBlock(head=head, heads=heads, align=list(align), rows=list(rows))
 
 
-def _method(contract: dict[str, Any], bound: dict[str, Any] | None, adjusted: float) -> list[str]:
+def _method(contract: dict[str, Any], bound: dict[str, Any] | None, *, refuted: bool) -> list[str]:
     at = contract["declared_at"]
     unit = (at["clip_norm"] or math.nan) / at["expected_batch_size"]
     declared = [significant(panel["sensitivity"] / unit, 3) for panel in contract["declared"]]
@@ -182,15 +181,15 @@ def _method(contract: dict[str, Any], bound: dict[str, Any] | None, adjusted: fl
         DASH if bound is None else decimal(bound["bound"]["epsilon"], 2),
         DASH if bound is None else decimal(bound["final_bound"]["epsilon"], 2),
         DASH if bound is None else significant(bound["p_value"], 2),
-        _verdict(contract, bound, adjusted),
+        _verdict(contract, bound, refuted=refuted),
     ]
 
 
-def _verdict(contract: dict[str, Any], bound: dict[str, Any] | None, adjusted: float) -> str:
-    """Return the verdict on a method; its p-value is adjusted for all methods of the report."""
+def _verdict(contract: dict[str, Any], bound: dict[str, Any] | None, *, refuted: bool) -> str:
+    """Return the verdict on a method; guesses refute it among all methods of the report."""
     if not contract["private"]:
         return "no claim (non-private)"
-    if contract["verdict"] == "broken" or adjusted < ERROR:
+    if contract["verdict"] == "broken" or refuted:
         return "refuted: " + "; ".join(contract["broken"] or [EXCEEDED])
     if bound is None:
         return "contract kept; not audited"
@@ -252,10 +251,9 @@ def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
     paragraphs += [f"Score: {score}." for score in sorted(scores)]
     paragraphs.append(
         "Confidence: what the guesses of a row show, by all scores and numbers of guesses that "
-        "were tried, holds together with the confidence above (Bonferroni). Verdicts by guesses "
-        f"hold with {1 - ERROR:.0%} confidence for all methods of this report together (Holm), so "
-        "that an ε above the claim in one of many rows need not refute it. The test is that of "
-        "Mahloujifar, Melis and Chaudhuri 2025, against the curve that the accountant claims."
+        "were tried, holds together with the confidence above (Bonferroni). "
+        f"{TOGETHER.format('report')} The test is that of Mahloujifar, Melis and Chaudhuri 2025, "
+        "against the curve that the accountant claims."
     )
     return paragraphs
 

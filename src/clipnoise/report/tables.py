@@ -52,6 +52,7 @@ from clipnoise.report.statistics import (
     judge,
     sample,
 )
+from clipnoise.studies.audits import TOGETHER
 
 NOT_AUDITED = "not audited"
 NOMINAL, REPLACE, ORACLE, HELD_UP = "†", "‡", "§", "¶"
@@ -63,8 +64,9 @@ COST_NOTE = (
     f"medians over completed runs. ÷ {BASELINE}: the median ratio over seeds on the same kind of "
     "machine. Peak MB: of memory. Passes: gradients of a drawn example per step; those of public "
     "examples are not counted. Audit: the ε that attacks on what the method releases showed at "
-    "95% confidence, beside the ε claimed there. They can refute a claim but never prove one. "
-    "`snakemake --cores all reports/STUDY/audit.pdf` audits the methods of a study."
+    f"95% confidence, beside the ε claimed there. {TOGETHER.format('study')} Attacks can refute a "
+    "claim but never prove one. `snakemake --cores all reports/STUDY/audit.pdf` audits the methods "
+    "of a study."
 )
 HELD_UP_NOTE = (
     f"{HELD_UP} most of these runs were held up by other work: their wall clock is at least "

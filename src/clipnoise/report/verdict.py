@@ -33,6 +33,7 @@ from clipnoise.report.statistics import (
     sampling_error,
 )
 from clipnoise.report.tables import Cell, Table, build_table
+from clipnoise.studies.audits import TOGETHER
 
 HEADS = (
     *("panel", "dataset", "model", "budget", "metric", "best mean", "verdict"),
@@ -285,5 +286,6 @@ def audit_note(runs: pd.DataFrame) -> str:
     target = f"snakemake --cores all reports/{runs['study'].iloc[0]}/audit.pdf"
     return (
         f"{' '.join(said)} `{target}` attacks exactly the methods of this study, at "
-        "settings of its own. It can refute a claim of ε, and never prove one."
+        f"settings of its own. {TOGETHER.format('study')} An audit can refute a claim of ε, and "
+        "never prove one."
     )

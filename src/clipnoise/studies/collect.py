@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from clipnoise.data.measures import COLUMNS, column_of, measured_columns
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.files import read_json
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.choice import read_choice, tuned_values
 from clipnoise.run.outcome import Chance, Predicted, Recorded
@@ -27,6 +26,7 @@ from clipnoise.run.results import (
     verify_epsilon,
 )
 from clipnoise.run.spec import to_mapping
+from clipnoise.studies.audits import found_by_audits
 from clipnoise.studies.columns import (
     CURVE_COLUMNS,
     MEASURED,
@@ -68,8 +68,9 @@ def collect(study: Study, results: Path) -> tuple[pa.Table, pa.Table]:
     """
     rows: list[Row] = []
     curves: list[Row] = []
+    audits = found_by_audits(results, (run.spec.method.id for run in study.runs))
     for run in study.runs:
-        row, points = _read(study, run, results)
+        row, points = _read(study, run, results, audits)
         rows.append(row)
         curves.extend(points)
     asked = {name for run in study.runs for name in run.spec.metrics}
@@ -78,21 +79,9 @@ def collect(study: Study, results: Path) -> tuple[pa.Table, pa.Table]:
     return table({**RUN_COLUMNS, **tested}, rows), table({**CURVE_COLUMNS, **more}, curves)
 
 
-def audit_of(results: Path, method: str) -> str | None:
-    """Return what the audit of a method, by id, found, in words; None if there was no audit."""
-    path = results / "audit" / "empirical" / f"{method}.json"
-    if not path.is_file():
-        return None
-    try:
-        found = read_json(path)
-        bounds = (float(found[name]["epsilon"]) for name in ("bound", "final_bound"))
-        claimed = float(found["claimed_epsilon"])
-        return f"{found['verdict']!s}: attacks show ε {max(bounds):.2f} of {claimed:.2f}"
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: damaged result file ({error!r}). Delete it.") from None
-
-
-def _read(study: Study, run: PlannedRun, results: Path) -> tuple[Row, list[Row]]:
+def _read(
+    study: Study, run: PlannedRun, results: Path, audits: Mapping[str, str]
+) -> tuple[Row, list[Row]]:
     identity, sizes = _identity(study.name, run), run.spec.dataset.sizes()
     planned = {
         **identity,
@@ -100,7 +89,7 @@ def _read(study: Study, run: PlannedRun, results: Path) -> tuple[Row, list[Row]]
         "data": run.spec.dataset.id,
         **{f"{split}_examples": sizes[split] for split in SPLITS},
         "passes_per_step": run.spec.passes,
-        "audit": audit_of(results, run.spec.method.id),
+        "audit": audits.get(run.spec.method.id),
         "rank_by": column_of(run.rank_by) if run.rank_by else None,
         "evaluated_examples": limit.examples if (limit := run.spec.training.evaluate) else None,
         **_settings(run, to_mapping(run.spec)),

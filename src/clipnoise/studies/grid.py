@@ -11,6 +11,7 @@ from clipnoise.data.measures import ACCURACY, LOSS, column_of, default_metric, r
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import example, method_class, methods
+from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.run.spec import TRAINING, RunSpec, from_mapping
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import Panel
@@ -245,16 +246,11 @@ class PanelGrid:
         training = {**self._panel.training, **training}
         if dataset.id != setting.dataset.id:  # a stand-in, whose classes are others
             training.pop("class_weights", None)
-        kind, privacy = methods()[str(setting.values["id"])], dict(self._privacy)
-        if setting.epsilon is not None:
-            privacy["epsilon"] = setting.epsilon
-        if setting.tune is not None and setting.tune.included is not None:
-            privacy["trials"] = to_plain(setting.tune.included)
         values = {
             "dataset": dataset.given,
             "model": self._scale.model(setting.model).given,
             "method": self._scale.method({**setting.values, **method}, setting.label),
-            "privacy": privacy if example(kind).query.draws else None,
+            "privacy": self._privacy_of(setting),
             "training": self._scale.batches(training),
             "seed": seeds[0],
             "metrics": [chooses_by] if chooses_by else list(self._panel.metrics),
@@ -264,6 +260,33 @@ class PanelGrid:
         file, places = str(self._path), setting.places
         spec = from_mapping(values, file=file, places=places, offered=offered)
         return self._scale.shortened(spec)
+
+    def _privacy_of(self, setting: Setting) -> dict[str, object] | None:
+        """Return the section `privacy` of a setting's runs; None of a method without noise.
+
+        Raises:
+            UserError: σ would cover a search by another law of the number of trials than `tune`'s.
+        """
+        if not example(methods()[str(setting.values["id"])]).query.draws:
+            return None
+        privacy, tune = dict(self._privacy), setting.tune
+        if setting.epsilon is not None:
+            privacy["epsilon"] = setting.epsilon
+        if tune is None:
+            return privacy
+        if privacy.get("trials") is not None:
+            file, key = str(self._path), f"{setting.places['privacy']}.trials"
+            given = parse(DrawnTrials, privacy["trials"], file=file, key=key)
+            if given != tune.law:
+                declared = tune.law or f"a fixed number, {len(tune.configurations())}"
+                raise UserError(
+                    f"{file}: {key}: {given}, but {setting.places['method']}.tune.trials is "
+                    f"{declared}, and the ε of the search could exceed its target. Allowed: the "
+                    "law of `tune`, or none; `charge: included` in `tune` sets it."
+                )
+        if tune.included is not None:
+            privacy["trials"] = to_plain(tune.included)
+        return privacy
 
     def _check_rank(self, spec: RunSpec) -> None:
         """Refuse to rank by what the runs do not measure."""

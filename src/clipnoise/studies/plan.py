@@ -29,7 +29,7 @@ from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.scheduler import Limit, count_exceeded
 from clipnoise.run.spec import RunSpec
-from clipnoise.studies.collect import audit_of
+from clipnoise.studies.audits import found_by_audits
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import LONGEST_NAME, alike_but_different
 from clipnoise.studies.scale import PAPER, read_scale
@@ -322,9 +322,8 @@ class Plan:
 
     def audits(self, study: str) -> list[str]:
         """Return what audits found for a study's methods: a later audit makes its tables again."""
-        results = Path(self.config.results)
-        found = ((name, audit_of(results, name)) for name in self.methods(study))
-        return [f"{name}: {words}" for name, words in found if words is not None]
+        found = found_by_audits(Path(self.config.results), self.methods(study))
+        return [f"{name}: {words}" for name, words in found.items()]
 
     def tables(self, study: str) -> list[str]:
         """Return the tables of a study's report as CSV files, in order, once each."""

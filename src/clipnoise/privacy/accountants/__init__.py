@@ -117,7 +117,7 @@ ACCOUNTANTS: dict[AccountantName, Accountant] = {
         assumes="that each example draws one step of the epoch and keeps it",
         patterned=True,
         remark="ε was verified with random draws, and δ includes the probability, at most δ/100, "
-        "that they mislead.",
+        "that they mislead. So were the other bounds of its profile, each at its own ε.",
     ),
     # Replacing an example in a Poisson sample moves the mixture of outputs differently from adding
     # or removing one, and no accountant here covers it. In a sample of a fixed size it moves the

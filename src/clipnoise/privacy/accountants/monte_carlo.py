@@ -67,6 +67,7 @@ FAILURE = 0.01  # the share of δ that is left for the probability that the veri
 SIGMA_GRID = 2**16  # values of σ for each factor of e; what lies between counts as the next lower
 LARGEST_SIGMA = 2.0**20  # more counts as this
 SIGMAS = 24 * SIGMA_GRID  # from SMALLEST_SIGMA to LARGEST_SIGMA
+GRIDS = 128  # of ε; a profile looks at one of them first, which says which other one it needs
 SEED = 2410_06266
 
 
@@ -95,14 +96,16 @@ def monte_carlo_epsilon(releases: Releases) -> float:
 def monte_carlo_delta(releases: Releases, epsilons: Array) -> Array:
     """Bound δ at each ε, as `monte_carlo_epsilon` bounds ε at δ.
 
-    The probability that the draws mislead anywhere is added to each.
+    The probability that the draws mislead anywhere is added to each, so each is as much of a
+    guarantee as the ε that is stated.
 
     Args:
         releases: their δ is the smallest that matters.
-        epsilons: ε ≥ 0, ascending.
+        epsilons: ε ≥ 0, ascending; one of at most GRIDS, chosen by bounds at any others of them.
     """
     failure = FAILURE * releases.delta
-    certainty = math.log(12 * SIGMAS * len(epsilons) / failure)  # of three densities a direction
+    # Two bounds by each of three densities a direction.
+    certainty = math.log(12 * SIGMAS * GRIDS * len(epsilons) / failure)
     return _mixture(releases).deltas(epsilons, releases.delta, certainty) + failure
 
 
@@ -157,18 +160,23 @@ class _Mixture:
     def deltas(self, epsilons: Array, delta: float, certainty: float) -> Array:
         """Bound δ at each ε in both directions, by the best of the densities that are drawn from.
 
+        Where removing an example says that δ is small, the draws for adding one are to be close:
+        they are independent of those that say it.
+
         Args:
             epsilons: ascending.
             delta: the smallest δ that matters.
             certainty: ln(1/ρ).
         """
         tilts = {1, self.tilt(math.sqrt(delta)), self.tilt(delta)}
-        shifts = {0.0, self.shift(float(np.median(epsilons))), self.shift(float(epsilons[-1]))}
-        removing = [_bound(self.tilted(k), certainty, sign=1) for k in sorted(tilts)]
-        adding = [_bound(self.shifted(tau), certainty, sign=-1) for tau in sorted(shifts)]
-        return np.array(
-            [max(min(b(float(e)) for b in side) for side in (removing, adding)) for e in epsilons]
+        removing = _least(
+            [_bound(self.tilted(k), certainty, sign=1) for k in sorted(tilts)], epsilons
         )
+        reached = [removing > level for level in (math.sqrt(delta), delta)]
+        places = [epsilons[min(int(above.sum()), len(epsilons) - 1)] for above in reached]
+        shifts = {0.0, *(self.shift(float(place)) for place in places)}
+        adding = [_bound(self.shifted(tau), certainty, sign=-1) for tau in sorted(shifts)]
+        return np.maximum(removing, _least(adding, epsilons))
 
     def log_normalisers(self) -> Array:
         """Bound ln Π_{j ≤ k} N_j for k = 1, 2, …, shape (MOST_TILTS,)."""
@@ -279,6 +287,11 @@ def _bound(drawn: Weighted, certainty: float, *, sign: int) -> Callable[[float],
         return most * (float(values.mean()) + 2 * root * margin)
 
     return bound
+
+
+def _least(bounds: list[Callable[[float], float]], epsilons: Array) -> Array:
+    """Return the smallest of some bounds at each ε."""
+    return np.array([min(bound(float(epsilon)) for bound in bounds) for epsilon in epsilons])
 
 
 def _smallest(bound: Callable[[float], float], delta: float, start: float = 0.0) -> float:

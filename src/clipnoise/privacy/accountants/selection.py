@@ -183,7 +183,8 @@ def _by_profile(trials: DrawnTrials, trial: Releases, then: Releases | None, del
     chosen = sum(w * _between(grid, single, grid + s) for w, s in zip(weights, shifts, strict=True))
     left = delta * (1 - ROUNDING)
     pairs = [np.minimum(chosen, 1 - np.exp(grid) * (1 - chosen[::-1]))]
-    pairs += [] if then is None else [_profile(then, grid)]
+    if then is not None:
+        pairs.append(single if then == trial else _profile(then, grid))
     one, *others = (_distribution(grid, deltas) for deltas in pairs)
     for other in others:
         one = one.compose(other)
