@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 from annotated_types import Ge
@@ -79,7 +79,7 @@ class SamplerOptions:
     ] = 1
     examples: Annotated[Count | None, "n, for batches of a fixed size."] = None
     noise: Annotated[
-        Mapping[str, Any] | None,
+        options.JsonValues | None,
         options.JsonObject(),
         "JSON object of how noise is correlated, for the accountant monte-carlo.",
     ] = None
@@ -145,7 +145,7 @@ def _accounted_by(
     Raises:
         UserError: no accountant is for these values, or not the one that is asked for.
     """
-    given: dict[str, Any] = {"delta": mechanism.delta, "noise_multiplier": 1.0}
+    given: dict[str, object] = {"delta": mechanism.delta, "noise_multiplier": 1.0}
     given |= {**vars(Details()), **vars(drawn)}
     if mechanism.participations is not None:
         whole = {"sampling_rate": 1.0, "steps": mechanism.participations}
@@ -201,7 +201,7 @@ def _print_accounts(budgets: Mapping[str, Budget], sigma: float) -> None:
             print(f"{what:<{width}}{text}")
 
 
-def _stated(budget: Budget, sigma: float) -> dict[str, Any]:
+def _stated(budget: Budget, sigma: float) -> dict[str, object]:
     """Return ε and the other bounds of a budget as plain data, or why there are none."""
     claim = "guarantee" if _proved(budget) else "nominal"
     of = {"adjacency": budget.adjacency, "claim": claim}
@@ -235,7 +235,7 @@ class Details(SamplerOptions):
         Sequence[Natural], "Steps, at most T, after which to give the ε spent so far."
     ] = ()
     trials: Annotated[
-        Mapping[str, Any] | None,
+        options.JsonValues | None,
         options.JsonObject(),
         "JSON object of the law of a number of trials, whose choice the target covers.",
     ] = None
@@ -281,7 +281,7 @@ def calibrate(
         )
 
 
-def budget_of(given: Mapping[str, Any]) -> Budget:
+def budget_of(given: Mapping[str, object]) -> Budget:
     """Return the budget that the options of `calibrate` describe.
 
     Raises:
