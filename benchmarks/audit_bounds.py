@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from clipnoise.audit.curve import Guesses, looks
-from clipnoise.audit.empirical import Refutation, Settings, claimed_curve, observe
+from clipnoise.audit.empirical import Refutation, claimed_curve, observe
+from clipnoise.audit.findings import Settings
 from clipnoise.audit.subject import subject
 from clipnoise.privacy.accountants.poisson import epsilon
 

@@ -50,10 +50,10 @@ def main(words: Sequence[str] | None = None) -> int:
         for name, (loop, true) in loops.items():
             begun = time.process_time()
             seed = arguments.first_seed + repetition
-            found = judge_loop(true, loop, data, level=arguments.level, seed=seed)["refuted_by"]
+            found = judge_loop(true, loop, data, level=arguments.level, seed=seed).refuted_by
             seconds[name].append(time.process_time() - begun)
             if found:
-                refuted[name].append(", ".join(each["name"] for each in found))
+                refuted[name].append(", ".join(each.name for each in found))
                 print(f"seed {seed}: {name} is refuted by {refuted[name][-1]}", flush=True)
         if (repetition + 1) % REPORTED == 0:
             done = (repetition + 1) * len(loops)

@@ -15,7 +15,8 @@ from every_method import required
 from torch import Tensor, distributed, nn
 
 import clipnoise
-from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.empirical import audit
+from clipnoise.audit.findings import Settings
 from clipnoise.audit.subject import subject
 from clipnoise.gradients.engine import GradientEngine, OneByOne, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
@@ -306,7 +307,7 @@ def audited(ranks: Ranks, cache: Path, quick: int) -> dict[str, str]:
             subject("dp-sgd", ranks=kind(ranks.rank, ranks.count, ranks.group)),
             cache,
             Settings(runs=quick),
-        )["verdict"]
+        ).verdict
         for name, kind in given.items()
     }
 

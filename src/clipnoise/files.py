@@ -143,7 +143,7 @@ def json_text(value: Any, indent: int = 0) -> str:
     return "\n".join([opening, ",\n".join(items), margin[1:] + closing])
 
 
-def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, object]]) -> str:
     """Return rows as CSV text, floats in full precision; what a row lacks is an empty field.
 
     Only what is in the header, the columns, may be in a row.
@@ -155,7 +155,7 @@ def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
     return stream.getvalue()
 
 
-def without_formulas(row: Mapping[str, Any]) -> dict[str, Any]:
+def without_formulas(row: Mapping[str, object]) -> dict[str, object]:
     """Return a row whose text no spreadsheet runs: an apostrophe marks it as text."""
     signs = ("=", "+", "-", "@", "\t", "\r")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from clipnoise.audit.judge.verdict import judge
+from clipnoise.audit.judge.verdict import Judgement, judge
 from clipnoise.methods.base import methods
 
 torch.set_num_threads(1)
@@ -19,15 +19,15 @@ REAL = "dp-adam-pub"  # the method that real workers judge
 
 def judged(
     text: str, folder: Path, cache: Path, *, whole: bool = False, **options: Any
-) -> dict[str, Any]:
+) -> Judgement:
     """Judge a text, in short if not whole: every kind of check, none in full."""
     file = folder / "mine.py"
     file.write_text(text)
     return judge(file, cache, whole=whole, **options)
 
 
-def refuted_by(result: dict[str, Any]) -> set[str]:
-    return {each["name"] for each in result["refuted_by"]}
+def refuted_by(result: Judgement) -> set[str]:
+    return {each.name for each in result.refuted_by}
 
 
 def copy_of(name: str) -> str:

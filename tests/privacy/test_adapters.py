@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, RandomSampler
 import clipnoise
 from clipnoise.audit import Claim, from_opacus, from_private, from_pytorch
 from clipnoise.audit.loops.accounting import least_epsilon
+from clipnoise.audit.loops.claim import LoopJudgement
 from clipnoise.audit.loops.verdict import judge_loop, read_loop
 from clipnoise.audit.loops.watched import Loop, WatchedData
 from clipnoise.errors import UserError
@@ -29,17 +30,17 @@ from clipnoise.errors import UserError
 Adapter = Callable[..., tuple[Claim, Callable[..., Any]]]
 
 
-def judged(adapter: Adapter, loop: Callable[..., Any], **given: Any) -> dict[str, Any]:
+def judged(adapter: Adapter, loop: Callable[..., Any], **given: Any) -> LoopJudgement:
     claim, train = adapter(loop, examples(), **given)
     return judge_loop(claim, train, examples(), level="quick")
 
 
-def refuted_by(result: dict[str, Any]) -> set[str]:
-    return {each["name"] for each in result["refuted_by"]}
+def refuted_by(result: LoopJudgement) -> set[str]:
+    return {each.name for each in result.refuted_by}
 
 
-def made(result: dict[str, Any]) -> set[str]:
-    return {each["name"] for each in result["checks"]}
+def made(result: LoopJudgement) -> set[str]:
+    return {each.name for each in result.checks}
 
 
 # ---- Opacus
@@ -116,7 +117,7 @@ def test_the_budget_that_an_engine_was_asked_for_is_the_claim() -> None:
 )
 def test_opacus_without_a_mistake_is_not_refuted(mode: str) -> None:
     result = judged(from_opacus, Opacus(mode), delta=DELTA)
-    assert not result["refuted_by"]
+    assert not result.refuted_by
     assert made(result) >= {"accounting", "sampler", "apart", "noise", "sensitivity", "published"}
 
 
@@ -125,7 +126,7 @@ def test_shuffled_batches_with_an_epsilon_for_them_are_not_refuted() -> None:
     assert claim.sampler == "shuffled"
     true = loops.claim(sampler="shuffled")
     result = judge_loop(true, train, examples(), level="quick")
-    assert not result["refuted_by"]
+    assert not result.refuted_by
 
 
 MISTAKEN_OPACUS: dict[str, tuple[Opacus, dict[str, Any], str]] = {
@@ -225,7 +226,7 @@ def test_the_steps_of_an_optimizer_are_found() -> None:
 
 def test_an_optimizer_that_is_handed_private_gradients_is_not_refuted() -> None:
     result = judged(from_pytorch, Stepped(loops.Plain()), **given())
-    assert not result["refuted_by"]
+    assert not result.refuted_by
     assert made(result) >= {"accounting", "sampler", "apart", "noise", "sensitivity", "published"}
 
 
@@ -322,7 +323,7 @@ def test_the_claim_of_an_own_loop_is_found() -> None:
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-adambc"])
 def test_an_own_loop_is_not_refuted(method: str) -> None:
     result = json.loads(json.dumps(judged(from_private, own(method=method))))
-    assert not result["refuted_by"]
+    assert not result.refuted_by
     assert made(result) >= {"accounting", "sampler", "apart", "noise", "sensitivity", "published"}
 
 

@@ -84,10 +84,10 @@ def test_methods_keep_their_contract_on_real_and_hostile_data(
         middle = (40.0, 5.0, 0.3, 30, (1, 15, 30))
         monkeypatch.setattr("clipnoise.audit.contract.GRID", (POINTS[0], middle, *POINTS[2:]))
     result = check_contract(subject(name), cache, attacked=(2,))
-    assert result["verdict"] == "kept", result["broken"]
-    assert {READS, TRAINS, "steps", "nodes"} <= {check["name"] for check in result["checks"]}
-    measured = result["measured"]
-    assert 0.7 < measured["joint"] <= 1 + 1e-6
+    assert result.verdict == "kept", result.broken
+    assert {READS, TRAINS, "steps", "nodes"} <= {check.name for check in result.checks}
+    measured = result.measured
+    assert 0.7 < measured.joint <= 1 + 1e-6
     assert {"optimised to hurt", "empty batch", "outside the batch"} <= set(measured["kinds"])
     assert measured["kinds"]["outside the batch"] == 0
     assert any("vmap" in path for path in measured["paths"])
@@ -152,8 +152,8 @@ def test_parameters_may_freeze_once_they_have_followed_what_was_released(
 
 def test_the_published_joint_moments_break_the_contract_they_do_not_claim() -> None:
     result = check_contract(subject("jme-adam", {"accounting": "as-published"}), attacked=(1,))
-    assert result["verdict"] == "no claim"
-    assert any("as far as declared" in words for words in result["broken"])
+    assert result.verdict == "no claim"
+    assert any("as far as declared" in words for words in result.broken)
 
 
 @pytest.mark.parametrize("name", audited_methods())
@@ -178,21 +178,21 @@ def test_every_method_has_moments_to_attack(name: str) -> None:
 def test_microbatches_keep_to_twice_the_clip_norm_and_use_it(name: str) -> None:
     audited = subject(name, microbatches=MicroBatches(2))
     result = check_contract(audited, attacked=(1, 2))
-    assert result["verdict"] == "kept", result["broken"]
-    assert 0.7 < result["measured"]["joint"] <= 1 + 1e-6
+    assert result.verdict == "kept", result.broken
+    assert 0.7 < result.measured.joint <= 1 + 1e-6
 
 
 def test_microbatches_accounted_as_published_break_the_contract() -> None:
     audited = subject("dp-sgd", microbatches=MicroBatches(2, "as-published"))
     result = check_contract(audited, attacked=(1,))
-    assert result["verdict"] == "broken"
-    assert result["measured"]["joint"] > 1.5
+    assert result.verdict == "broken"
+    assert result.measured.joint > 1.5
 
 
 def test_a_method_without_a_clip_claims_nothing() -> None:
     result = check_contract(subject("sgd"))
-    assert result["verdict"] == "no claim"
-    assert result["measured"] is None
+    assert result.verdict == "no claim"
+    assert result.measured is None
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_correlated_noise_is_as_declared_once_whitened(
     noise: NoiseCorrelation, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clipnoise.audit.noise.GRID", ((100, None, 1.0, 1.3, 12),))
-    assert check_noise(subject("dp-sgd", noise=noise, sampler="cyclic"), cache)["holds"]
+    assert check_noise(subject("dp-sgd", noise=noise, sampler="cyclic"), cache).holds
 
 
 def test_correlated_noise_accounted_as_independent_is_detected(
@@ -224,7 +224,7 @@ def test_correlated_noise_accounted_as_independent_is_detected(
         return NoiseSource(draw, like, optimal_toeplitz(steps, 3))
 
     monkeypatch.setattr(NoiseCorrelation, "source", correlated)
-    assert not check_noise(subject("dp-sgd"), cache)["holds"]
+    assert not check_noise(subject("dp-sgd"), cache).holds
 
 
 def test_steps_and_batches_do_not_depend_on_the_data(cache: Path) -> None:

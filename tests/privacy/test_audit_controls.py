@@ -15,7 +15,8 @@ from clipnoise.audit.bench import least_squares
 from clipnoise.audit.catalog import MISTAKES
 from clipnoise.audit.contract import EXPECTED_BATCH_SIZE, check_contract, check_denominator
 from clipnoise.audit.controls import CONTROLS, optimistic_epsilon
-from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.empirical import audit
+from clipnoise.audit.findings import Settings
 from clipnoise.audit.moments import life
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_updates
@@ -126,22 +127,22 @@ def test_the_contract_check_exposes(
     build = CONTROLS[name].build
     assert build is not None
     result = check_contract(build(), cache, attacked=(3,))
-    assert result["verdict"] == "broken"
-    said = dict(zip(result["broken_checks"], result["broken"], strict=True))
+    assert result.verdict == "broken"
+    said = dict(zip(result.broken_checks, result.broken, strict=True))
     assert set(CAUGHT[name]) <= set(said)
     assert SAID[name] in said[CAUGHT[name][0]]
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_sound_noise_is_not_refuted(seed: int, cache: Path) -> None:
-    assert check_noise(subject("ime-adam"), cache, seed)["holds"]
+    assert check_noise(subject("ime-adam"), cache, seed).holds
 
 
 @pytest.mark.usefixtures("short")
 def test_noise_that_is_not_a_number_is_not_as_declared(cache: Path) -> None:
     broken = mistakes.crossing(normals=lambda noise: [normal * math.nan for normal in noise])
     found = check_noise(subject("dp-sgd", cross=broken), cache)
-    assert (found["holds"], found["off"]) == (False, math.inf)
+    assert (found.holds, found.off) == (False, math.inf)
 
 
 def test_a_denominator_that_gives_no_number_is_not_constant() -> None:
@@ -170,9 +171,9 @@ def test_the_empirical_audit_exposes(name: str, cache: Path) -> None:
     assert build is not None
     settings = Settings(runs=50, sampling_rate=1.0)
     result = audit(build(), cache, settings)
-    assert result["verdict"] == "refuted"
-    exposing = "final_bound" if name == "clean-mean-in-update" else "bound"
-    assert result[exposing]["epsilon"] > result["claimed_epsilon"]
+    assert result.verdict == "refuted"
+    exposing = result.final_bound if name == "clean-mean-in-update" else result.bound
+    assert exposing.epsilon > result.claimed_epsilon
 
 
 def test_the_documentation_lists_every_control_and_what_catches_it() -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from clipnoise.audit.canaries import CanaryEngine
-from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.empirical import audit
+from clipnoise.audit.findings import Settings
 from clipnoise.audit.mistakes import crossing
 from clipnoise.audit.subject import subject
 from clipnoise.core.clipping import Clipping
@@ -34,13 +35,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["dp-sgd", "stp-adam", "adadps-adam", "dp-pmlf", "ime-adam"])
 def test_honest_methods_are_not_refuted_but_the_canaries_are_seen(name: str, cache: Path) -> None:
     result = audit(subject(name), cache, QUICK)
-    assert result["verdict"] == "not refuted"
-    assert result["claim"] == "guarantee"
-    assert 0 < result["bound"]["epsilon"] < result["claimed_epsilon"]
-    assert result["final_bound"]["epsilon"] < result["claimed_epsilon"]
-    assert result["guesses"]["canaries"] == 6400
-    assert len(result["guesses"]["made"]) % 3 == 0
-    assert result["p_value"] > 0.05
+    assert result.verdict == "not refuted"
+    assert result.claim == "guarantee"
+    assert 0 < result.bound.epsilon < result.claimed_epsilon
+    assert result.final_bound.epsilon < result.claimed_epsilon
+    assert result.guesses.canaries == 6400
+    assert len(result.guesses.made) % 3 == 0
+    assert result.p_value > 0.05
 
 
 @pytest.mark.parametrize(
@@ -59,8 +60,8 @@ def test_correlated_noise_is_whitened_before_scoring(
     if sampler == "balls-in-bins":
         settings = replace(settings, accountant="monte-carlo")
     result = audit(subject("dp-sgd", noise=noise, sampler=sampler), cache, settings)
-    assert result["verdict"] == "not refuted"
-    assert result["bound"]["epsilon"] > 0.3
+    assert result.verdict == "not refuted"
+    assert result.bound.epsilon > 0.3
 
 
 @pytest.mark.parametrize("quiet", [0, 1])
@@ -71,7 +72,7 @@ def test_a_released_value_without_noise_is_seen_beside_one_that_has_some(
         return [z * (number != quiet) for number, z in enumerate(noise)]
 
     result = audit(subject("ime-adam", cross=crossing(normals=normals)), cache, QUICK)
-    assert result["verdict"] == "refuted"
+    assert result.verdict == "refuted"
 
 
 def test_over_several_runs_canaries_are_in_all_places(
@@ -92,9 +93,9 @@ def test_over_several_runs_canaries_are_in_all_places(
 
 def test_under_replacement_the_claim_is_nominal(cache: Path) -> None:
     result = audit(subject("jme-adam"), cache, QUICK)
-    assert result["claim"] == "nominal"
-    assert result["adjacency"] == "replace"
-    assert result["verdict"] == "not refuted"
+    assert result.claim == "nominal"
+    assert result.adjacency == "replace"
+    assert result.verdict == "not refuted"
 
 
 def test_a_method_that_claims_nothing_is_not_audited(cache: Path) -> None:

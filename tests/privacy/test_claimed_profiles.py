@@ -49,6 +49,6 @@ def test_a_claim_of_too_little_has_no_profile() -> None:
 
 def test_a_judgement_has_the_profile_of_a_claim_that_is_not_refuted() -> None:
     held = judge_loop(claim(), Plain(), examples(), level="quick")
-    assert 0 < held["profile"]["mu"] < 3
-    assert "TPR of at most" in _attacks(held["profile"])
-    assert judge_loop(claim(), HalfNoise(), examples(), level="quick")["profile"] is None
+    assert 0 < held.profile["mu"] < 3
+    assert "TPR of at most" in _attacks(held.profile)
+    assert judge_loop(claim(), HalfNoise(), examples(), level="quick").profile is None

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from clipnoise.audit.bench import join, least_squares, realise
-from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.empirical import audit
+from clipnoise.audit.findings import Settings
 from clipnoise.audit.subject import subject
 from clipnoise.core.clipping import Clipping
 from clipnoise.data.digits import Digits
@@ -88,8 +89,8 @@ EXPECTED_BATCH_SIZE = round(0.9 * (Digits().sizes()["train"] + SETTINGS.canaries
 def test_the_audit_refutes_an_error_feedback_that_counts_as_released(cache: Path) -> None:
     broken = subject("dp-sgd", form=ErrorFeedback(C, EXPECTED_BATCH_SIZE))
     found = audit(broken, cache, SETTINGS)
-    claimed, bound = found["claimed_epsilon"], found["bound"]["epsilon"]
-    assert found["verdict"] == "refuted"
+    claimed, bound = found.claimed_epsilon, found.bound.epsilon
+    assert found.verdict == "refuted"
     assert bound > 2 * claimed
     said = PAGE.read_text()
     assert f"ε = {claimed:.2f}" in said
@@ -98,4 +99,4 @@ def test_the_audit_refutes_an_error_feedback_that_counts_as_released(cache: Path
 
 def test_without_its_memory_it_is_dp_sgd_which_the_audit_does_not_refute(cache: Path) -> None:
     plain = subject("dp-sgd", form=ErrorFeedback(0.0, EXPECTED_BATCH_SIZE))
-    assert audit(plain, cache, replace(SETTINGS, runs=3))["verdict"] == "not refuted"
+    assert audit(plain, cache, replace(SETTINGS, runs=3)).verdict == "not refuted"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import gloo_loops
 import pytest
 from gloo_loops import GlooRanks, Processes, processes
 from loops import SIGMA, claim, examples
 
+from clipnoise.audit.loops.claim import LoopJudgement
 from clipnoise.audit.loops.verdict import judge_loop
 from clipnoise.errors import UserError
 
@@ -23,7 +23,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
         yield started
 
 
-def judged(loop: GlooRanks) -> dict[str, Any]:
+def judged(loop: GlooRanks) -> LoopJudgement:
     return judge_loop(claim(), loop, examples(), level="quick")
 
 
@@ -33,21 +33,21 @@ def test_processes_that_add_the_noise_of_one_sum_are_not_refuted(
     kind: type[GlooRanks], ranks: Processes
 ) -> None:
     result = judged(kind(ranks=ranks))
-    assert not result["refuted_by"]
-    assert len(result["checks"]) >= 9
+    assert not result.refuted_by
+    assert len(result.checks) >= 9
 
 
 @pytest.mark.long
 def test_a_share_of_the_noise_on_one_process_alone_is_refuted(ranks: Processes) -> None:
     result = judged(gloo_loops.GlooShareOnOneRank(ranks=ranks))
-    assert "sensitivity" in {each["name"] for each in result["refuted_by"]}
+    assert "sensitivity" in {each.name for each in result.refuted_by}
 
 
 @pytest.mark.long
 def test_noise_on_both_processes_is_measured_and_breaks_no_claim(ranks: Processes) -> None:
     result = judged(gloo_loops.GlooNoiseOnEveryRank(ranks=ranks))
-    assert not result["refuted_by"]
-    (said,) = (each["said"] for each in result["checks"] if each["name"] == "sensitivity")
+    assert not result.refuted_by
+    (said,) = (each.said for each in result.checks if each.name == "sensitivity")
     measured = float(re.findall(r"about ([\d.]+) times", said)[0])
     assert measured == pytest.approx(2**0.5 * SIGMA, rel=0.1)
 

@@ -11,6 +11,7 @@ import pytest
 from loops import BATCH, CLASSES, CLIP, EXAMPLES, FEATURES, SIGMA, STEPS, claim, examples
 
 from clipnoise.audit import from_jax_privacy
+from clipnoise.audit.loops.claim import LoopJudgement
 from clipnoise.audit.loops.verdict import judge_loop
 from clipnoise.audit.loops.watched import Loop, WatchedData
 from clipnoise.errors import UserError
@@ -92,13 +93,13 @@ def given() -> dict[str, Any]:
     return {"epsilon": claim().epsilon, "delta": claim().delta}
 
 
-def judged(loop: Callable[..., Any], **more: Any) -> dict[str, Any]:
+def judged(loop: Callable[..., Any], **more: Any) -> LoopJudgement:
     found, train = from_jax_privacy(loop, examples(), **{**given(), **more})
     return judge_loop(found, train, examples(), level="quick")
 
 
-def refuted_by(result: dict[str, Any]) -> set[str]:
-    return {each["name"] for each in result["refuted_by"]}
+def refuted_by(result: LoopJudgement) -> set[str]:
+    return {each.name for each in result.refuted_by}
 
 
 @pytest.mark.skipif(INSTALLED, reason="jax-privacy is installed")
@@ -145,8 +146,8 @@ def test_noise_that_is_correlated_across_steps_is_an_error() -> None:
 @pytest.mark.long
 def test_jax_privacy_as_documented_is_not_refuted() -> None:
     result = judged(loop())
-    assert not result["refuted_by"]
-    made = {each["name"] for each in result["checks"]}
+    assert not result.refuted_by
+    made = {each.name for each in result.checks}
     assert made >= {"accounting", "sampler", "apart", "divisor", "noise", "sensitivity"}
 
 

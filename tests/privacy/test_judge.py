@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pypdf
 import pytest
 import torch
 from judging import copy_of
 
+from clipnoise.audit.findings import Finding
 from clipnoise.audit.judge.source import read_source
+from clipnoise.audit.judge.verdict import JudgedControl, Judgement
 from clipnoise.cli import main
 from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.clipping import Clipping
@@ -55,14 +57,14 @@ def test_dp_lion_of_the_readme_is_judged_in_full(whole: tuple[Path, int, str]) -
 def test_a_refuted_file_ends_with_the_reason_and_exit_code_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {"name": "updates", "holds": False, "said": "step 3 depends on private data"}
-    result: dict[str, Any] = {
-        "file": "mine.py", "sha256": "0" * 64, "method": "mine", "hyperparameters": {},
-        "verdict": "refuted", "refuted_by": [found], "checks": [found], "controls": [],
-        "claim": None, "cost": None, "not_checked": ["GPUs"],
-    }  # fmt: skip
+    found = Finding("updates", False, "step 3 depends on private data")
+    refuted = Judgement(
+        file="mine.py", sha256="0" * 64, method="mine", hyperparameters={}, verdict="refuted",
+        refuted_by=[found], checks=[found], controls=[], attacked=None, not_checked=["GPUs"],
+    )  # fmt: skip
+    results = [refuted]
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("clipnoise.audit.judge.verdict.judge", lambda *_, **__: result)
+    monkeypatch.setattr("clipnoise.audit.judge.verdict.judge", lambda *_, **__: results[-1])
     assert main(["judge", "mine.py", "--out", str(tmp_path)]) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "mine: refuted: updates: step 3 depends on private data"
@@ -72,8 +74,8 @@ def test_a_refuted_file_ends_with_the_reason_and_exit_code_1(
     said = capsys.readouterr().out
     assert "no PDF without reports/templates/audit.typ, judgement/judgement.json" in said
     assert [path.name for path in (tmp_path / "judgement").iterdir()] == ["judgement.json"]
-    result["verdict"], result["controls"] = "void", [{"name": "leaky", "found": [],
-                                                     "as_expected": False}]  # fmt: skip
+    leaky = JudgedControl(name="leaky", must_find=["audit"], found=[], as_expected=False)
+    results.append(replace(refuted, verdict="void", controls=[leaky]))
     assert main(["judge", "mine.py", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().out.endswith("mine: void: the control leaky came out wrong\n")
 
@@ -127,8 +129,8 @@ def test_what_a_step_costs_is_relative_to_a_method_that_protects_the_same(
     ):
         worker.ask_facts(name, json.dumps(options))
         cost = worker.ask_cost(json.dumps(options), str(cache))
-        assert (cost["than"], cost["unit"], cost["buffers"]) == (than, unit, 2)
-        assert 0.2 < cost["time"] < 5  # with equal local training
+        assert (cost.than, cost.unit, cost.buffers) == (than, unit, 2)
+        assert 0.2 < cost.time < 5  # with equal local training
 
 
 SOURCES = {

@@ -23,5 +23,5 @@ def test_what_the_boundary_refuses_is_refuted_in_a_file(
     leak: Callable[[ClippedSum], object], tmp_path: Path, cache: Path
 ) -> None:
     result = judged(judged_leaks.moved(leak), tmp_path, cache)
-    assert result["verdict"] == "refuted"
+    assert result.verdict == "refuted"
     assert refuted_by(result) & {"boundary", "discovery"}

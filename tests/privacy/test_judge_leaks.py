@@ -33,8 +33,8 @@ def test_a_planted_leak_is_refuted_by_what_the_file_does(
     monkeypatch.setattr("clipnoise.audit.judge.verdict.BESIDE", ())  # in full, but nothing beside
     text, checks = judged_leaks.PLANTED[name]
     result = judged(text, tmp_path, cache, whole=name in IN_FULL)
-    assert result["verdict"] == "refuted"
-    assert refuted_by(result) & checks, result["refuted_by"]
+    assert result.verdict == "refuted"
+    assert refuted_by(result) & checks, result.refuted_by
 
 
 @pytest.mark.parametrize("name", judged_leaks.ENDINGS)
@@ -46,7 +46,7 @@ def test_a_file_that_ends_its_process_is_never_found_sound(
         result = judged(judged_leaks.ENDINGS[name], tmp_path, cache)
     except UserError:
         return
-    assert result["verdict"] == "refuted"
+    assert result.verdict == "refuted"
 
 
 def test_a_file_in_the_plug_in_folder_cannot_end_the_judge_with_success(tmp_path: Path) -> None:

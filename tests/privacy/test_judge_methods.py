@@ -29,7 +29,7 @@ def test_a_method_of_the_suite_is_not_refuted(name: str, tmp_path: Path, cache: 
     whole = name == "dp-microadam"  # of its parameters a short run moves only some
     result = judged(copy_of(name), tmp_path, cache, whole=whole, name=f"copied-{name}")
     claims = example(methods()[name]).private
-    assert result["verdict"] == ("not refuted" if claims else "no claim"), result["refuted_by"]
+    assert result.verdict == ("not refuted" if claims else "no claim"), result.refuted_by
 
 
 NAMES = ("hub", "load", "open", "random", "save", "types")
@@ -67,6 +67,6 @@ def test_training_half_of_the_parameters_is_a_remark(
 ) -> None:
     monkeypatch.setattr("clipnoise.audit.judge.verdict.BESIDE", ())
     result = judged(HALF, tmp_path, cache, whole=True)
-    assert result["verdict"] == "not refuted", result["refuted_by"]
-    said = {check["name"]: check["said"] for check in result["checks"]}
+    assert result.verdict == "not refuted", result.refuted_by
+    said = {check.name: check.said for check in result.checks}
     assert said["training"] == "remark: released values move 50.0% of the parameters"

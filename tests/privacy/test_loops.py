@@ -22,6 +22,7 @@ from loops import CLASSES, FEATURES, Plain, claim, examples, honest
 from torch import nn
 
 from clipnoise.audit import Claim
+from clipnoise.audit.loops.claim import LoopJudgement
 from clipnoise.audit.loops.experiments import Experiments, Level, scaled
 from clipnoise.audit.loops.noise import _repeats
 from clipnoise.audit.loops.residual import measured
@@ -39,16 +40,16 @@ UNLIKE = ("Plain", "Secure", "Shuffled", "Whole")
 
 def judged(
     loop: Callable[..., Any], of: Claim, level: Level = "quick", **options: Any
-) -> dict[str, Any]:
+) -> LoopJudgement:
     return judge_loop(of, loop, examples(), level=level, **options)
 
 
-def refuted_by(result: dict[str, Any]) -> set[str]:
-    return {each["name"] for each in result["refuted_by"]}
+def refuted_by(result: LoopJudgement) -> set[str]:
+    return {each.name for each in result.refuted_by}
 
 
-def skipped(result: dict[str, Any]) -> dict[str, str]:
-    return {each["name"]: each["said"] for each in result["skipped"]}
+def skipped(result: LoopJudgement) -> dict[str, str]:
+    return {each.name: each.said for each in result.skipped}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_a_mistake_is_refuted_at_the_full_level(mistake: type[Plain]) -> None:
 
 @pytest.mark.parametrize("loop", [rank_loops.Ranks, lora_loops.LowRank])
 def test_ranks_and_changes_of_low_rank_without_a_mistake_are_not_refuted(loop: type[Plain]) -> None:
-    assert not judged(loop(), claim())["refuted_by"]
+    assert not judged(loop(), claim()).refuted_by
 
 
 def test_few_examples_for_each_step_are_not_refuted_where_empty_batches_release_noise() -> None:
@@ -84,8 +85,8 @@ def test_few_examples_for_each_step_are_not_refuted_where_empty_batches_release_
             yield from Plain.batches(self, n)
 
     result = judged(Few(), claim(**Few.claimed))
-    assert not result["refuted_by"]
-    (sampler,) = (each for each in result["checks"] if each["name"] == "sampler")
+    assert not result.refuted_by
+    (sampler,) = (each for each in result.checks if each.name == "sampler")
     assert "empty batches that are skipped" in sampler["power"]
 
 
@@ -94,8 +95,8 @@ def test_a_short_last_batch_is_not_refuted_where_its_noise_is_divided_as_it_is(
     loop: type[Plain],
 ) -> None:
     result = judged(loop(), claim(**loop.claimed))
-    assert not result["refuted_by"]
-    assert "short batch" in {each["name"] for each in result["checks"]}
+    assert not result.refuted_by
+    assert "short batch" in {each.name for each in result.checks}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -115,8 +116,8 @@ def test_the_smallest_of_poisson_batches_shows_less_than_sensitivity_allows(seed
 def test_an_honest_loop_is_not_refuted(name: str) -> None:
     loop, true = honest()[name]
     result = judged(loop, true)
-    assert not result["refuted_by"]
-    assert len(result["checks"]) >= 6
+    assert not result.refuted_by
+    assert len(result.checks) >= 6
 
 
 @pytest.mark.long
@@ -124,15 +125,15 @@ def test_an_honest_loop_is_not_refuted(name: str) -> None:
 def test_an_honest_loop_is_not_refuted_with_any_noise(name: str) -> None:
     loop, true = honest()[name]
     # How often chance refutes one is counted by benchmarks/judged_loops.py.
-    found = [judged(loop, true, seed=seed)["refuted_by"] for seed in range(1, 4)]
+    found = [judged(loop, true, seed=seed).refuted_by for seed in range(1, 4)]
     assert not any(found)
 
 
 @pytest.mark.parametrize("mode", opacus_loops.HONEST)
 def test_opacus_as_documented_is_not_refuted(mode: str) -> None:
     result = judged(opacus_loops.HONEST[mode], claim())
-    assert not result["refuted_by"]
-    assert {each["name"] for each in result["checks"]} >= {"sampler", "apart", "noise", "published"}
+    assert not result.refuted_by
+    assert {each.name for each in result.checks} >= {"sampler", "apart", "noise", "published"}
 
 
 @pytest.mark.parametrize("mistake", opacus_loops.MISTAKES)
@@ -141,7 +142,7 @@ def test_a_mistake_around_opacus_is_refuted(mistake: str) -> None:
     assert check in refuted_by(judged(loop, claim()))
 
 
-def judged_on_tokens(loop: Callable[..., Any], of: Claim) -> dict[str, Any]:
+def judged_on_tokens(loop: Callable[..., Any], of: Claim) -> LoopJudgement:
     return judge_loop(of, loop, token_loops.sentences(), level="quick")
 
 
@@ -150,8 +151,8 @@ def test_an_honest_loop_on_tokens_is_not_refuted_and_what_halves_add_is_compared
     loop: token_loops.Tokens,
 ) -> None:
     result = judged_on_tokens(loop, claim(**loop.claimed))
-    assert not result["refuted_by"]
-    assert {each["name"] for each in result["checks"]} >= {"apart", "sensitivity"}
+    assert not result.refuted_by
+    assert {each.name for each in result.checks} >= {"apart", "sensitivity"}
 
 
 @pytest.mark.parametrize("mistake", token_loops.MISTAKES, ids=lambda kind: kind.__name__)
@@ -205,9 +206,7 @@ class WholeBatchClipped(Plain):
 
 def test_no_more_is_said_of_large_noise_than_that_it_is_large() -> None:
     """It is more than what is declared, and less than what one example of a batch can move."""
-    found = {
-        each["name"]: each["said"] for each in judged(WholeBatchClipped(), claim())["refuted_by"]
-    }
+    found = {each.name: each.said for each in judged(WholeBatchClipped(), claim()).refuted_by}
     assert "apart" in found
     assert "times the one declared" in found["sensitivity"]
     assert "privacy holds" not in found["sensitivity"]
@@ -232,8 +231,8 @@ def test_a_black_box_is_attacked_by_what_it_publishes_alone() -> None:
         return Plain()(data, lambda values: values)
 
     result = judged(published, claim())
-    assert not result["refuted_by"]
-    assert {each["name"] for each in result["checks"]} == {"accounting", "training", "canaries"}
+    assert not result.refuted_by
+    assert {each.name for each in result.checks} == {"accounting", "training", "canaries"}
     assert "record" in skipped(result)["noise"]
 
 
@@ -347,7 +346,7 @@ def test_the_command_writes_a_page_and_its_data(
     assert judge_command(tmp_path, written("Plain")) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("loop.py: not refuted")
     result = json.loads((tmp_path / "judgement.json").read_text())
-    assert result["verdict"] == "not refuted"
+    assert result.verdict == "not refuted"
     assert (tmp_path / "judgement.pdf").read_bytes().startswith(b"%PDF")
 
 

@@ -129,7 +129,7 @@ def test_a_run_adds_the_noise_that_the_entries_describe(
     entries: str, inverse: bool, folder: Path, cache: Path
 ) -> None:
     noise = planted(folder, entries, inverse)
-    assert check_noise(subject("dp-sgd", noise=noise, sampler="cyclic"), cache)["holds"]
+    assert check_noise(subject("dp-sgd", noise=noise, sampler="cyclic"), cache).holds
 
 
 REFUSED = {

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from clipnoise.audit.curve import Guesses
+from clipnoise.audit.findings import (
+    Bound,
+    ContractFinding,
+    ControlFinding,
+    DeclaredAt,
+    EmpiricalFinding,
+    Finding,
+    Largest,
+    NoiseFinding,
+    Settings,
+)
 from clipnoise.cli import main
+from clipnoise.core.query import Component
 from clipnoise.errors import UserError
+from clipnoise.fields import parse
+from clipnoise.files import read_json, write_json
 from clipnoise.report.audits import build_audit_report
 from clipnoise.report.statistics import holm
 from clipnoise.studies.audits import found_by_audits, refuted_by_guesses
@@ -21,44 +38,55 @@ ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "reports/templates/audit.typ"
 
 
-def contract(name: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "kind": "contract",
-        "method": name,
-        "private": True,
-        "adjacency": "add-remove",
-        "declared": [{"sensitivity": 0.25, "noise_factor": 1.0}],
-        "declared_at": {"clip_norm": 1.0, "expected_batch_size": 4.0},
-        "measured": {"joint": 1.0, "pairs": 10},
-        "noise": {"variance": 1.002},
-        "checks": [{"name": "steps", "holds": True, "said": "as many"}],
-        "broken": [],
-        "verdict": "kept",
-        **changes,
-    }
+NOISE = NoiseFinding(
+    variance=1.002, margin=0.01, numbers=1000, off=0.2, holds=True, said="as declared"
+)
 
 
-def bound(epsilon: float, p_value: float = 1.0) -> dict[str, Any]:
-    return {
-        "claim": "guarantee",
-        "claimed_epsilon": 1.82,
-        "bound": {"epsilon": epsilon},
-        "final_bound": {"epsilon": epsilon / 2},
-        "final_score": "change of parameters",
-        "p_value": p_value,
-        "verdict": "refuted" if p_value < 0.05 else "not refuted",
-        "score": "likelihood ratio",
-        "settings": {
-            **{"canaries": 640, "runs": 100, "noise_multiplier": 4.0, "sampling_rate": 0.9},
-            **{"steps": 4, "delta": 1e-5, "confidence": 0.95},
-        },
-    }
+def contract(name: str, **changes: Any) -> ContractFinding:
+    found = ContractFinding(
+        method=name,
+        private=True,
+        adjacency="add-remove",
+        declared=[Component(0.25)],
+        microbatch_size=1,
+        declared_at=DeclaredAt(1.0, 4.0),
+        measured=Largest(joint=1.0, pairs=10),
+        noise=NOISE,
+        checks=[Finding("steps", True, "as many")],
+        broken=[],
+        broken_checks=[],
+        verdict="kept",
+    )
+    return replace(found, **changes)
 
 
-def write(folder: Path, kind: str, name: str, values: dict[str, Any]) -> None:
-    path = folder / kind / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values))
+def bound(epsilon: float, p_value: float = 1.0) -> EmpiricalFinding:
+    return EmpiricalFinding(
+        method="any",
+        adjacency="add-remove",
+        claim="guarantee",
+        claimed_epsilon=1.82,
+        accountant="prv",
+        sampler="poisson",
+        sampling_rate=0.9,
+        score="likelihood ratio",
+        settings=Settings(),
+        final_score="change of parameters",
+        guesses=Guesses(640, (64,), (40,)),
+        p_value=p_value,
+        bound=Bound(epsilon, 1.0),
+        final_bound=Bound(epsilon / 2, None),
+        verdict="refuted" if p_value < 0.05 else "not refuted",
+        words="",
+    )
+
+
+def write(
+    folder: Path, name: str, found: ContractFinding | EmpiricalFinding | ControlFinding
+) -> None:
+    values = found.plain() if isinstance(found, ControlFinding) else asdict(found)
+    write_json(folder / found.kind / f"{name}.json", values)
 
 
 def text_of(pdf: bytes, folder: Path) -> str:
@@ -70,16 +98,12 @@ def text_of(pdf: bytes, folder: Path) -> str:
 
 
 def test_the_report_shows_the_findings(tmp_path: Path) -> None:
-    write(tmp_path, "contract", "good", contract("good"))
-    write(tmp_path, "empirical", "good", bound(0.9))
-    write(tmp_path, "contract", "bad", contract("bad"))
-    write(tmp_path, "empirical", "bad", bound(2.5, 1e-4))
-    write(
-        tmp_path, "contract", "plain", contract("plain", private=False, measured=None, noise=None)
-    )
-    lie = {"control": "lie", "mistake": "A lie.", "refuted_by": [], "said": ["nothing"]}
-    lie["refuted"] = False
-    write(tmp_path, "control", "lie", lie)
+    write(tmp_path, "good", contract("good"))
+    write(tmp_path, "good", bound(0.9))
+    write(tmp_path, "bad", contract("bad"))
+    write(tmp_path, "bad", bound(2.5, 1e-4))
+    write(tmp_path, "plain", contract("plain", private=False, measured=None, noise=None))
+    write(tmp_path, "lie", ControlFinding(control="lie", mistake="A lie.", said=["nothing"]))
     text = text_of(build_audit_report(tmp_path, TEMPLATE), tmp_path)
     lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
     assert "not refuted" in lines["good"]
@@ -99,8 +123,8 @@ def test_one_of_many_small_p_values_refutes_only_if_all_methods_together_allow_i
     tmp_path: Path,
 ) -> None:
     for name, p_value in (("chance", 0.03), ("wrong", 0.002), *((f"fine{n}", 0.9) for n in "abc")):
-        write(tmp_path, "contract", name, contract(name))
-        write(tmp_path, "empirical", name, bound(2.0, p_value))
+        write(tmp_path, name, contract(name))
+        write(tmp_path, name, bound(2.0, p_value))
     text = text_of(build_audit_report(tmp_path, TEMPLATE), tmp_path)
     assert "Of 5 methods, 1 is refuted" in text
     lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
@@ -149,8 +173,8 @@ def test_methods_are_refuted_whose_p_values_are_small_for_all_of_them(seed: int)
 
 def test_the_report_of_some_methods_shows_no_other_and_no_control(tmp_path: Path) -> None:
     for name in ("good", "fine"):
-        write(tmp_path, "contract", name, contract(name))
-        write(tmp_path, "empirical", name, bound(0.9))
+        write(tmp_path, name, contract(name))
+        write(tmp_path, name, bound(0.9))
     text = text_of(build_audit_report(tmp_path, TEMPLATE, ["good"]), tmp_path)
     assert "Of 1 method, none is refuted" in text
     assert "fine" not in {line.split()[0] for line in text.splitlines() if line.split()}
@@ -161,6 +185,26 @@ def test_the_report_of_some_methods_shows_no_other_and_no_control(tmp_path: Path
 
 def test_without_results_the_message_says_how_to_get_some(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="clipnoise audit contract"):
+        build_audit_report(tmp_path, TEMPLATE)
+
+
+def test_what_is_found_is_read_as_it_was_written_infinity_too(tmp_path: Path) -> None:
+    endless = Largest(joint=math.inf, components=[math.inf, 1.0], kinds={"made": math.inf})
+    broken = contract("bad", measured=endless, noise=replace(NOISE, variance=math.inf))
+    for number, found in enumerate((broken, bound(0.9), bound(math.inf))):
+        write(tmp_path, str(number), found)
+        path = tmp_path / found.kind / f"{number}.json"
+        assert parse(type(found), read_json(path)) == found
+    lie = ControlFinding(control="lie", mistake="A lie.", contract=broken)
+    write(tmp_path, "lie", lie)
+    read = read_json(tmp_path / "control" / "lie.json")
+    assert parse(ControlFinding, read) == lie
+    assert "empirical" not in read
+
+
+def test_a_result_that_is_none_is_named(tmp_path: Path) -> None:
+    write_json(tmp_path / "contract" / "x.json", {**asdict(contract("x")), "verdict": "perhaps"})
+    with pytest.raises(UserError, match=r"x\.json: verdict: .*'perhaps'"):
         build_audit_report(tmp_path, TEMPLATE)
 
 

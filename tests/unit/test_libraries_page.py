@@ -68,6 +68,6 @@ def test_the_verdict_on_opacus_still_holds(variant: str, monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "task", raising=False)
     found = judge_file(FOLDER / "with_opacus.py", level="quick")
     row = RESULTS["Opacus"]["rows"][variant]
-    assert found["verdict"] == row["verdict"]
+    assert found.verdict == row["verdict"]
     refuted = {name for name, check in row["checks"].items() if check["holds"] is False}
-    assert {each["name"] for each in found["refuted_by"]} == refuted
+    assert {each.name for each in found.refuted_by} == refuted

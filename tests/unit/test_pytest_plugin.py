@@ -16,7 +16,7 @@ from loops import HalfNoise, Plain, claim, examples
 
 
 def test_honest(dp_audit):
-    assert dp_audit(Plain(), claim(), examples())["level"] == "quick"
+    assert dp_audit(Plain(), claim(), examples()).level == "quick"
 
 
 def test_mistaken(dp_audit):

@@ -30,8 +30,31 @@ LAYERS = [
     {"papers"},
     {"cli"},
 ]
-# Files of reports that read or write JSON as it is; everywhere else a mapping has a type.
-FREE_FORM = {"audits.py", "judgement.py"}
+# Files in which a mapping may hold anything, and why; everywhere else it has a type.
+FREE_FORM = {
+    "what comes from outside, before it is parsed": """
+        audit/judge/wire.py cli/options.py core/schedule.py fields.py files.py kinds.py
+        methods/base.py methods/catalogue.py models/pretrained.py plugins.py privacy/claim.py
+        report/kinds/heat_map.py report/kinds/momentum_sweep.py report/kinds/sweep.py
+        tracking/view.py
+    """,
+    "what another library takes or gives": """
+        audit/loops/adapters/watching.py gradients/dropout.py gradients/factored/block.py
+        gradients/factored/recording.py gradients/held.py models/hub.py models/language.py
+        models/recomputed.py report/figures/canvas.py
+    """,
+    "rows of tables, whose columns follow from what is reported": "report/charts.py",
+    "studies, runs, papers and data": """
+        data/base.py data/cache.py data/codebook.py data/describe.py data/described.py data/own.py
+        data/own_arrays.py data/r_tables.py data/several.py data/tables.py papers/base.py
+        papers/dp_adambc/fig2.py papers/report.py papers/trials.py run/checkpoint.py run/choice.py
+        run/diagnostics.py run/job.py run/outcome.py run/private.py run/progress.py
+        run/provenance.py run/published.py run/registry.py run/replay.py run/results.py run/spec.py
+        run/train.py studies/archive.py studies/collect.py studies/columns.py studies/diagnosis.py
+        studies/file.py studies/grid.py studies/items.py studies/league.py studies/plan.py
+        studies/scale.py studies/schema.py studies/screening.py studies/tuning.py
+    """,
+}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 HEAVY = {"mlflow", "opacus", "sklearn", "timm", "torch", "torchvision", "transformers"}
 IGNORED = {"results", "data", "weights"}
@@ -78,14 +101,13 @@ def imported_layers(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield parts[1], node.lineno
 
 
-def test_mappings_of_anything_stay_where_outside_data_enter_reports() -> None:
-    reports = PACKAGE / "report"
+def test_mappings_of_anything_stay_where_outside_data_enter() -> None:
     found = {
-        str(path.relative_to(reports))
-        for path in reports.rglob("*.py")
-        if "dict[str, Any]" in path.read_text(encoding="utf-8")
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"\b(dict|Mapping)\[str, Any\]", path.read_text(encoding="utf-8"))
     }
-    assert found <= FREE_FORM
+    assert found == set(" ".join(FREE_FORM.values()).split())
 
 
 def test_the_page_for_contributors_lists_every_folder_of_the_package_and_no_other() -> None:

@@ -158,8 +158,8 @@ def test_the_audit_finds_that_views_keep_the_contract() -> None:
         return logical_sum(replace(batch, views=VIEWS))
 
     result = check_contract(subject("dp-pmlf", form=in_views), attacked=(2,))
-    assert result["verdict"] == "kept", result["broken"]
-    assert result["measured"]["joint"] > 0.7
+    assert result.verdict == "kept", result.broken
+    assert result.measured.joint > 0.7
 
 
 def spec(views: int, **changes: Any) -> RunSpec:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from workflows import ROOT, environment
 
+from clipnoise.audit.judge.verdict import Attacked, Judgement
 from clipnoise.cli import main
 from clipnoise.report.publication import run_rows
 from clipnoise.report.records import read_runs
@@ -57,15 +58,25 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def judged(file: Path, verdict: str) -> dict[str, Any]:
+def judged(file: Path, verdict: Any) -> Judgement:
     """Return a judgement as the judge does; it has tests of its own, and takes minutes."""
-    return {
-        "file": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-        "method": "my-dp-lion", "track": "no public data", "verdict": verdict, "refuted_by": [],
-        "hyperparameters": {"learning_rate": 1.0, "clip_norm": 1.0, "betas": [0.9, 0.99],
-                            "clip_rule": {"kind": "hard", "gamma": None, "per": "example"}},
-        "checks": [], "controls": [], "claim": None, "cost": None, "not_checked": [],
-    }  # fmt: skip
+    return Judgement(
+        file=file.name,
+        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        method="my-dp-lion",
+        hyperparameters={
+            **{"learning_rate": 1.0, "clip_norm": 1.0, "betas": [0.9, 0.99]},
+            "clip_rule": {"kind": "hard", "gamma": None, "per": "example"},
+        },
+        verdict=verdict,
+        refuted_by=[],
+        checks=[],
+        controls=[],
+        attacked=Attacked(
+            private=True, track="no public data", adjacency="add-remove", formulas=[]
+        ),
+        not_checked=[],
+    )
 
 
 def test_published_runs_that_cannot_be_read_are_told_before_the_method_is_judged(

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from clipnoise.audit.bench import Bench, digits, join, layers, least_squares, realise, users
 from clipnoise.audit.declaration import check_query
+from clipnoise.audit.findings import ContractFinding, DeclaredAt, Finding, Largest
 from clipnoise.audit.moments import WHOLE, life
 from clipnoise.audit.neighbours import climb, made_pairs, real_pairs
 from clipnoise.audit.nodes import check_nodes
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_sampler, check_steps, check_updates
 from clipnoise.audit.sensitivity import largest_changes
-from clipnoise.audit.subject import Finding, at_clip_norm, in_microbatches
+from clipnoise.audit.subject import at_clip_norm, in_microbatches
 from clipnoise.gradients.engine import logical_sum
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clipnoise.audit.findings import NoiseFinding
     from clipnoise.audit.moments import Moment
     from clipnoise.audit.neighbours import Pair
-    from clipnoise.audit.sensitivity import Changes
     from clipnoise.audit.subject import Subject
 
 DIMENSION = 6
@@ -44,42 +45,13 @@ GRID = (
 WORST = 3  # pairs of a step that go through every path
 
 
-@dataclass
-class Largest:
-    """The largest change that one example caused, in units of what was declared.
-
-    Attributes:
-        joint: over everything, all components of the release at once.
-        components: over everything, for each component.
-        kinds: by how the neighbouring datasets were made.
-        paths: by engine and physical batch size.
-        pairs: how many comparisons were made.
-    """
-
-    joint: float = 0.0
-    components: list[float] = field(default_factory=list)
-    kinds: dict[str, float] = field(default_factory=dict)
-    paths: dict[str, float] = field(default_factory=dict)
-    pairs: int = 0
-
-    def note(self, kind: str, path: str, change: Changes) -> None:
-        """Take one comparison into account."""
-        components, joint = change
-        self.joint, self.pairs = max(self.joint, joint), self.pairs + 1
-        self.components = [
-            max(pair) for pair in zip(self.components or components, components, strict=True)
-        ]
-        self.kinds[kind] = max(self.kinds.get(kind, 0.0), joint)
-        self.paths[path] = max(self.paths.get(path, 0.0), joint)
-
-
 def check_contract(
     subject: Subject,
     cache: Path | None = None,
     *,
     attacked: tuple[int, ...] = MADE,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> ContractFinding:
     """Attack a method and compare what it does with what it declares.
 
     Args:
@@ -90,8 +62,8 @@ def check_contract(
         seed: of the means that the query is asked about.
 
     Returns:
-        Plain data: what is declared, what was measured, on which paths, the noise, the other
-        checks, and a verdict: "kept", "broken" or "no claim".
+        What is declared, what was measured, on which paths, the noise, the other checks, and the
+        verdict.
     """
     checks: list[Finding] = []
     if cache is not None:
@@ -203,8 +175,8 @@ def _on_every_path(moment: Moment, pair: Pair, largest: Largest) -> None:
 
 
 def _verdict(
-    subject: Subject, largest: Largest | None, noise: dict[str, Any] | None, checks: list[Finding]
-) -> dict[str, Any]:
+    subject: Subject, largest: Largest | None, noise: NoiseFinding | None, checks: list[Finding]
+) -> ContractFinding:
     """Put the result together: any broken promise breaks the contract."""
     method = subject.method
     failed = {finding.name: finding.said for finding in checks if not finding.holds}
@@ -212,29 +184,25 @@ def _verdict(
         many = f"{largest.joint:.3g}" if largest.joint < 1000 else f"{largest.joint:,.0f}"
         many = many if math.isfinite(largest.joint) else "infinitely many"
         failed["sensitivity"] = f"one example moves the release {many} times as far as declared"
-    if noise is not None and not noise["holds"]:
-        failed["noise"] = noise["said"]
+    if noise is not None and not noise.holds:
+        failed["noise"] = noise.said
     clip_norm = method.clip_norm_at(1)
     denominator = subject.microbatches.count(EXPECTED_BATCH_SIZE)
     components = () if clip_norm is None else method.query.components(clip_norm, denominator)
-    return {
-        "kind": "contract",
-        "method": method.id,
-        "private": method.private,
-        "adjacency": method.query.adjacency,
-        "declared": [
-            {
-                "sensitivity": component.sensitivity * subject.sensitivity_factor,
-                "noise_factor": component.noise_factor,
-            }
+    return ContractFinding(
+        method=method.id,
+        private=method.private,
+        adjacency=method.query.adjacency,
+        declared=[
+            replace(component, sensitivity=component.sensitivity * subject.sensitivity_factor)
             for component in components
         ],
-        "microbatch_size": subject.microbatches.size,
-        "declared_at": {"clip_norm": clip_norm, "expected_batch_size": EXPECTED_BATCH_SIZE},
-        "measured": None if largest is None else vars(largest),
-        "noise": noise,
-        "checks": [vars(finding) for finding in dict.fromkeys(checks)],
-        "broken": list(failed.values()),
-        "broken_checks": list(failed),
-        "verdict": ("broken" if failed else "kept") if method.private else "no claim",
-    }
+        microbatch_size=subject.microbatches.size,
+        declared_at=DeclaredAt(clip_norm, EXPECTED_BATCH_SIZE),
+        measured=largest,
+        noise=noise,
+        checks=list(dict.fromkeys(checks)),
+        broken=list(failed.values()),
+        broken_checks=list(failed),
+        verdict=("broken" if failed else "kept") if method.private else "no claim",
+    )

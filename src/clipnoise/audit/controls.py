@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.audit import mistakes
 from clipnoise.audit.catalog import MISTAKES
 from clipnoise.audit.contract import check_contract
 from clipnoise.audit.empirical import audit
+from clipnoise.audit.findings import ControlFinding, FalseClaim
 from clipnoise.audit.subject import Subject, subject
 from clipnoise.errors import unknown
 from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
@@ -21,26 +22,6 @@ if TYPE_CHECKING:
     from clipnoise.privacy.noise import NoiseCorrelation
 
 ATTACKED = (1, 3)  # steps: mistakes are not as subtle as methods are complicated
-
-
-@dataclass(frozen=True)
-class FalseClaim:
-    """A claim and what contradicts it.
-
-    Attributes:
-        claimed: the ε that is claimed.
-        at_least: an ε that the mechanism costs at least, at the δ of the comparison.
-        said: why, with the numbers.
-    """
-
-    claimed: float
-    at_least: float
-    said: str
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the claim is false."""
-        return self.at_least > self.claimed
 
 
 def shuffled_as_poisson() -> FalseClaim:
@@ -114,7 +95,7 @@ def _broken(
     *,
     empirical: bool = False,
     claim: Callable[[], FalseClaim] | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     **settings: Any,
 ) -> Control:
     """Return a control that is a method of the suite with another attribute of `Subject`."""
@@ -180,41 +161,37 @@ CONTROLS: Mapping[str, Control] = {
 }
 
 
-def check_control(name: str, cache: Path) -> dict[str, Any]:
+def check_control(name: str, cache: Path) -> ControlFinding:
     """Put every check that applies to a broken variant.
 
     Args:
         name: of the control.
         cache: the folder of prepared datasets.
 
-    Returns:
-        Plain data: the mistake, what each check said, and `refuted_by`; empty when the mistake went
-        through, which means that the audit is broken.
-
     Raises:
         UserError: there is no such control.
     """
     if name not in CONTROLS:
         raise unknown("control", name, list(CONTROLS), key="control")
-    control, said, refuted_by = CONTROLS[name], [], []
-    result: dict[str, Any] = {"kind": "control", "control": name, "mistake": MISTAKES[name]}
+    control, result = CONTROLS[name], ControlFinding(control=name, mistake=MISTAKES[name])
     if control.build is not None:
         broken = control.build()
-        result["contract"] = contract = check_contract(broken, cache, attacked=ATTACKED)
-        if contract["verdict"] == "broken":
-            refuted_by.append(f"contract check ({', '.join(contract['broken_checks'])})")
-            said += contract["broken"]
+        result.contract = check_contract(broken, cache, attacked=ATTACKED)
+        if result.contract.verdict == "broken":
+            by = f"contract check ({', '.join(result.contract.broken_checks)})"
+            result.refuted_by.append(by)
+            result.said += result.contract.broken
         if control.empirical:
-            result["empirical"] = found = audit(broken, cache)
-            if found["verdict"] == "refuted":
-                refuted_by.append("empirical audit")
-            bound, final = found["bound"]["epsilon"], found["final_bound"]["epsilon"]
+            result.empirical = found = audit(broken, cache)
+            if found.verdict == "refuted":
+                result.refuted_by.append("empirical audit")
+            bound, final = found.bound.epsilon, found.final_bound.epsilon
             seen = "the final parameters show" if final > bound else "releases show"
-            shown, claimed = max(bound, final), found["claimed_epsilon"]
-            said.append(f"{seen} an ε of {shown:.2f}, claimed is {claimed:.2f}")
+            shown, claimed = max(bound, final), found.claimed_epsilon
+            result.said.append(f"{seen} an ε of {shown:.2f}, claimed is {claimed:.2f}")
     if control.claim is not None:
-        false = control.claim()
-        result["claim"] = asdict(false)
-        said.append(false.said)
-        refuted_by += ["re-accounting"] if false.refuted else []
-    return {**result, "said": said, "refuted_by": refuted_by, "refuted": bool(refuted_by)}
+        result.claim = control.claim()
+        result.said.append(result.claim.said)
+        result.refuted_by += ["re-accounting"] if result.claim.refuted else []
+    result.refuted = bool(result.refuted_by)
+    return result

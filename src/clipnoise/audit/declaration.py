@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from clipnoise.audit.findings import Finding
 from clipnoise.audit.sensitivity import change_between
-from clipnoise.audit.subject import Finding
 
 if TYPE_CHECKING:
     from torch import Tensor

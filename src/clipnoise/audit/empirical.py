@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 
 from clipnoise.audit.canaries import CanaryEngine, WithCanaries, as_users
 from clipnoise.audit.curve import SHARES, Guesses, curve_of
+from clipnoise.audit.findings import Bound, EmpiricalFinding, Settings
 from clipnoise.audit.subject import digits_for, recorded_run, run_spec
 from clipnoise.errors import UserError
 from clipnoise.privacy.calibration import calibrate
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from clipnoise.core.query import Query
     from clipnoise.core.state import Public
     from clipnoise.gradients.engine import LogicalBatch
-    from clipnoise.privacy.accountants import AccountantName
     from clipnoise.privacy.budget import Budget
     from clipnoise.privacy.calibration import Calibration
     from clipnoise.run.spec import RunSpec
@@ -49,35 +49,7 @@ LEAST, MOST = 1 / 8, 64  # σ that are looked at, as multiples of the one that i
 WORDS = "An audit can refute a guarantee. It can never prove one: a better attack may do better."
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How much is spent on an audit, and on which mechanism.
-
-    Attributes:
-        canaries: per run, at most one per parameter; one of a method that releases a number.
-        runs: independent runs, each with canaries of its own; a canary is in one run only, so all
-            together are one (ε, δ)-DP mechanism for each of them.
-        noise_multiplier: σ.
-        sampling_rate: q, to the nearest whole expected batch size.
-        steps: T.
-        delta: δ.
-        accountant: a tight one, so that what is claimed is close to what is true.
-        confidence: of all that an audit says, together.
-        seed: of the first run; the coins too.
-    """
-
-    canaries: int = 640
-    runs: int = 100
-    noise_multiplier: float = 4.0
-    sampling_rate: float = 0.9
-    steps: int = 4
-    delta: float = 1e-5
-    accountant: AccountantName = "prv"
-    confidence: float = 0.95
-    seed: int = 0
-
-
-def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> dict[str, Any]:
+def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> EmpiricalFinding:
     """Audit a method by its releases, and by the parameters that it ends with.
 
     The sampler, query, noise and calibration are the real ones.
@@ -88,8 +60,8 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
         settings: how much to spend.
 
     Returns:
-        Plain data: the claim, the guesses, both bounds, the p-value of the claim over all guesses,
-        and "refuted" or "not refuted" with the confidence of the settings.
+        The claim, the guesses, both bounds, the p-value of the claim over all guesses, and the
+        verdict.
 
     Raises:
         ValueError: the method claims nothing.
@@ -102,42 +74,24 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
     guesses = Guesses.by(np.vstack([by_release, by_parameters]), coins)
     of_releases = np.arange(len(guesses.made)) < len(by_release) * len(SHARES)
     shown = Refutation(guesses, calibration.budget, calibration.noise_multiplier, chosen.confidence)
-    return {
-        "kind": "empirical",
-        "method": subject.method.id,
-        "adjacency": spec.mechanism.adjacency,
-        "claim": claim(spec.mechanism),
-        "claimed_epsilon": calibration.epsilon,
-        "accountant": spec.mechanism.accountant,
-        "sampler": spec.mechanism.sampler,
-        "sampling_rate": spec.mechanism.sampling_rate,
-        "score": SCORE,
-        "settings": asdict(chosen),
-        "final_score": FINAL_SCORE,
-        "guesses": asdict(guesses),
-        "p_value": guesses.p_value(shown.curve(0)),
-        "bound": asdict(shown.bound(of_releases)),
-        "final_bound": asdict(shown.bound(~of_releases)),
-        "verdict": "refuted" if shown.ways(0).any() else "not refuted",
-        "words": WORDS,
-    }
-
-
-@dataclass(frozen=True)
-class Bound:
-    """How private a mechanism was shown not to be.
-
-    With the confidence of the audit, what was released is not as private as the claimed mechanism
-    would be at this σ, whose curve was refuted, or at a larger one.
-
-    Attributes:
-        epsilon: what the claimed mechanism would cost at this σ, by its accountant and at its δ; 0
-            if nothing was refuted.
-        noise_multiplier: this σ, the smallest that is refuted; None if none is.
-    """
-
-    epsilon: float
-    noise_multiplier: float | None
+    return EmpiricalFinding(
+        method=subject.method.id,
+        adjacency=spec.mechanism.adjacency,
+        claim=claim(spec.mechanism),
+        claimed_epsilon=calibration.epsilon,
+        accountant=spec.mechanism.accountant,
+        sampler=spec.mechanism.sampler,
+        sampling_rate=spec.mechanism.sampling_rate,
+        score=SCORE,
+        settings=chosen,
+        final_score=FINAL_SCORE,
+        guesses=guesses,
+        p_value=guesses.p_value(shown.curve(0)),
+        bound=shown.bound(of_releases),
+        final_bound=shown.bound(~of_releases),
+        verdict="refuted" if shown.ways(0).any() else "not refuted",
+        words=WORDS,
+    )
 
 
 def claimed_curve(budget: Budget, noise_multiplier: float) -> Curve:

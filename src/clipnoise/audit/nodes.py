@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from clipnoise.audit.bench import mean_of_neighbourhood
+from clipnoise.audit.findings import Finding
 from clipnoise.audit.moments import WHOLE, life
 from clipnoise.audit.sensitivity import EXCESS
-from clipnoise.audit.subject import Finding
 from clipnoise.data.base import DenseExamples
 from clipnoise.data.graphs import NeighbourRows, directed_edges, sample_neighbourhoods
 from clipnoise.privacy.units import Node

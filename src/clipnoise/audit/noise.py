@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
+from clipnoise.audit.findings import NoiseFinding
 from clipnoise.audit.subject import at_clip_norm, recorded_run, run_spec
 from clipnoise.lazy import np
 from clipnoise.privacy.draws import REACH
@@ -40,7 +42,7 @@ ONES, IN_A_ROW = 0x12DD9BB3, 227
 DRIVEN = 32  # normals that are drawn from nothing but ones; those beyond the tail take more
 
 
-def check_noise(subject: Subject, cache: Path, seed: int = 0) -> dict[str, Any]:
+def check_noise(subject: Subject, cache: Path, seed: int = 0) -> NoiseFinding:
     """Train runs with known sums and hold the noise of every step to what is declared.
 
     The noise of a run is what it releases less the values of the sum. It is divided by the declared
@@ -50,21 +52,20 @@ def check_noise(subject: Subject, cache: Path, seed: int = 0) -> dict[str, Any]:
     then made to give its most extreme numbers.
 
     Returns:
-        Plain data: the variance (1 when as declared) and its margin in the run that is furthest
-        off, how many numbers all runs rest on, `holds` and `said`.
+        What was found in the run that is furthest off.
     """
     runs = [_measure(subject, cache, seed, point) for point in GRID]
-    worst = max(runs, key=lambda run: cast("float", run["off"]))
-    if worst["holds"] and not (reach := _reach(subject, cache, seed)) >= REACH:
-        worst |= {"holds": False, "off": REACH / max(1.0, reach)}
-        worst["said"] = f"no noise is beyond {reach:.3g} standard deviations"
-    return {**worst, "numbers": sum(run["numbers"] for run in runs)}
+    worst = max(runs, key=lambda run: run.off)
+    if worst.holds and not (reach := _reach(subject, cache, seed)) >= REACH:
+        said = f"no noise is beyond {reach:.3g} standard deviations"
+        worst = replace(worst, holds=False, off=REACH / max(1.0, reach), said=said)
+    return replace(worst, numbers=sum(run.numbers for run in runs))
 
 
 def _measure(
     subject: Subject, cache: Path, seed: int, point: tuple[int, int | None, float, float, int]
-) -> dict[str, Any]:
-    """Measure the noise of one run, and how far off it is: at most 1 for a sound mechanism."""
+) -> NoiseFinding:
+    """Measure the noise of one run, and how far off it is."""
     size, units, factor, sigma, steps = point
     spec = run_spec(
         at_clip_norm(subject, factor),
@@ -115,10 +116,14 @@ def _measure(
     off = {name: math.inf if math.isnan(value) else value for name, value in off.items()}
     what = max(off, key=lambda name: off[name])
     holds = off[what] <= 1
-    said = "the noise is as declared" if holds else f"at B = {size}, the noise has {what}"
-    margin = math.sqrt(2 * LOG_ODDS * 2 / count)
-    found = {"variance": variance, "margin": margin, "numbers": count, "off": off[what]}
-    return {**found, "holds": holds, "said": said}
+    return NoiseFinding(
+        variance=variance,
+        margin=math.sqrt(2 * LOG_ODDS * 2 / count),
+        numbers=count,
+        off=off[what],
+        holds=holds,
+        said="the noise is as declared" if holds else f"at B = {size}, the noise has {what}",
+    )
 
 
 def _off(difference: float, tried: int, numbers: float) -> float:

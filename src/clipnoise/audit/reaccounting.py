@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import yaml
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 10**7
 NAMED = "rdp"  # the accountant that all three papers with amplification name
+TIGHT = "prv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,16 +125,34 @@ def read_published(path: Path) -> list[Published]:
 
 def reaccount(result: Published) -> Reaccounted:
     """Compute a published result again: ε of the text and of the released code, at its δ."""
-    found = _sampled(result) if result.participations is None else _not_sampled(result)
+    assumed = _sampled(result) if result.participations is None else _not_sampled(result)
+
+    def epsilon_of(accountant: str, sigma: float) -> float:
+        return _epsilon(result, accountant, sigma, assumed.steps, assumed.delta)
+
+    sigma = assumed.noise_multiplier
+    # Of released code without sampling, nothing is known.
+    divisor = result.noise_divisor if result.participations is None else None
+    released = math.nan if divisor is None else sigma / divisor
     return Reaccounted(
         paper=result.paper,
         result=result.result,
         where=result.where,
         published=result.epsilon,
+        published_delta=assumed.delta,
+        delta=assumed.delta,
+        text=epsilon_of(NAMED, sigma),
+        text_tight=epsilon_of(TIGHT, sigma),
+        released=epsilon_of(NAMED, released),
+        released_tight=epsilon_of(TIGHT, released),
         examples=result.examples,
         batch_size=result.batch_size,
+        steps=assumed.steps,
+        noise_multiplier=sigma,
+        released_noise_multiplier=released,
+        noise_source=assumed.noise_source,
+        steps_source=assumed.steps_source,
         released_code=result.released,
-        **found,
     )
 
 
@@ -142,8 +161,19 @@ def to_csv(rows: list[Reaccounted]) -> str:
     return csv_text([field.name for field in fields(Reaccounted)], map(asdict, rows))
 
 
-def _sampled(result: Published) -> dict[str, Any]:
-    """Compute releases that are amplified by sampling; what is not printed is solved for."""
+@dataclass(frozen=True)
+class Assumed:
+    """δ, σ and T with which a result is computed again, and where σ and T come from."""
+
+    delta: float
+    noise_multiplier: float
+    steps: int
+    noise_source: str
+    steps_source: str
+
+
+def _sampled(result: Published) -> Assumed:
+    """Return what is assumed of releases that sampling amplifies; what is not printed is solved."""
     assert result.examples is not None
     assert result.batch_size is not None
     n, rate = result.examples, result.batch_size / result.examples
@@ -152,79 +182,65 @@ def _sampled(result: Published) -> dict[str, Any]:
     if isinstance(nominal, str):
         nominal = 1 / (n if nominal == "1/n" else math.ceil(n / result.batch_size))
     solved = f"solved: RDP gives the published ε at δ = {nominal:.3g}"
-    if result.noise_multiplier is None:
-        assert result.epochs is not None
-        steps, steps_source = round(result.epochs / rate), f"{result.epochs:g} epochs"
-        budget = Budget(
-            epsilon=result.epsilon,
-            delta=nominal,
-            accountant="rdp",
-            sampler="poisson",
-            participation=Participation(sampling_rate=rate, steps=steps),
-        )
-        sigma, noise_source = calibrate(budget).noise_multiplier, solved
-    else:
-        sigma, noise_source = result.noise_multiplier, result.noise_source
-        steps, steps_source = _steps(result, sigma, rate, nominal), solved
-    real = math.nan if result.noise_divisor is None else sigma / result.noise_divisor
-    return {
-        "published_delta": delta,
-        "delta": delta,
-        "text": _epsilon(result, NAMED, sigma, rate, steps, delta),
-        "text_tight": _epsilon(result, "prv", sigma, rate, steps, delta),
-        "released": _epsilon(result, NAMED, real, rate, steps, delta),
-        "released_tight": _epsilon(result, "prv", real, rate, steps, delta),
-        "steps": steps,
-        "noise_multiplier": sigma,
-        "released_noise_multiplier": real,
-        "noise_source": noise_source,
-        "steps_source": steps_source,
-    }
+    if result.noise_multiplier is not None:
+        sigma = result.noise_multiplier
+        steps = _steps(result, sigma, nominal)
+        return Assumed(delta, sigma, steps, result.noise_source, solved)
+    assert result.epochs is not None
+    steps = round(result.epochs / rate)
+    budget = Budget(
+        epsilon=result.epsilon,
+        delta=nominal,
+        accountant="rdp",
+        sampler="poisson",
+        participation=Participation(sampling_rate=rate, steps=steps),
+    )
+    sigma = calibrate(budget).noise_multiplier
+    return Assumed(delta, sigma, steps, solved, f"{result.epochs:g} epochs")
 
 
-def _not_sampled(result: Published) -> dict[str, Any]:
-    """Compute k participations of the Gaussian mechanism, exactly: one at σ/√k."""
+def _not_sampled(result: Published) -> Assumed:
+    """Return what is assumed of k participations of the Gaussian mechanism."""
     sigma, k = result.noise_multiplier, result.participations
     assert sigma is not None
     assert k is not None
     assert not isinstance(result.delta, str)
-    exact = gaussian_epsilon(sigma / math.sqrt(k), result.delta)
-    return {
-        "published_delta": result.delta,
-        "delta": result.delta,
-        "text": exact,
-        "text_tight": exact,
-        "released": math.nan,
-        "released_tight": math.nan,
-        "steps": k,
-        "noise_multiplier": sigma,
-        "released_noise_multiplier": math.nan,
-        "noise_source": result.noise_source,
-        "steps_source": f"{k} participations, no amplification, exact",
-    }
+    source = f"{k} participations, no amplification, exact"
+    return Assumed(result.delta, sigma, k, result.noise_source, source)
 
 
-def _steps(result: Published, sigma: float, rate: float, delta: float) -> int:
+def _steps(result: Published, sigma: float, delta: float) -> int:
     """Return the most steps that cost at most the published ε under the accountant named."""
 
     def too_many(steps: int) -> bool:
-        return not _epsilon(result, NAMED, sigma, rate, steps, delta) <= result.epsilon  # or nan
+        return not _epsilon(result, NAMED, sigma, steps, delta) <= result.epsilon  # or nan
 
     return bisect_left(range(MOST_STEPS), True, key=too_many) - 1
 
 
-def _epsilon(
-    result: Published, accountant: str, sigma: float, rate: float, steps: int, delta: float
-) -> float:
-    """Return ε; nan where the accountant cannot say, or nobody knows the noise."""
+def _epsilon(result: Published, accountant: str, sigma: float, steps: int, delta: float) -> float:
+    """Return ε; nan where the accountant cannot say, or nobody knows the noise.
+
+    Without sampling it is exact: that of one participation at σ/√k.
+    """
     if math.isnan(sigma) or (result.degree is not None and accountant != NAMED):
         return math.nan
-    given: dict[str, Any] = {"sampling_rate": rate, "steps": steps, "delta": delta}
-    given["noise_multiplier"] = sigma
+    if result.examples is None or result.batch_size is None:
+        return gaussian_epsilon(sigma / math.sqrt(steps), delta)
+    rate = result.batch_size / result.examples
     try:
         if result.degree is None:
-            return epsilon(accountant, **given)
-        affected = result.degree + 1  # per-example gradients that one node can change
-        return node_epsilon(Releases(affected_examples=affected, examples=result.examples, **given))
+            return epsilon(
+                accountant, noise_multiplier=sigma, sampling_rate=rate, steps=steps, delta=delta
+            )
+        releases = Releases(
+            noise_multiplier=sigma,
+            sampling_rate=rate,
+            steps=steps,
+            delta=delta,
+            affected_examples=result.degree + 1,  # per-example gradients that one node can change
+            examples=result.examples,
+        )
+        return node_epsilon(releases)
     except AccountantError:
         return math.nan

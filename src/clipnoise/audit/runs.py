@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from clipnoise.audit.findings import Finding
 from clipnoise.audit.sensitivity import EXCESS
-from clipnoise.audit.subject import Finding, recorded_run, run_spec
+from clipnoise.audit.subject import recorded_run, run_spec
 from clipnoise.core.method import OracleMethod
 from clipnoise.data.base import DenseExamples
 from clipnoise.run.setup import noise_source

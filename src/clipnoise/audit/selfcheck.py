@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from clipnoise.audit.subject import Finding
+from clipnoise.audit.findings import Finding
 from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import dataset_class
 from clipnoise.data.signature import Signature

@@ -46,21 +46,6 @@ Values = tuple["Released", ...]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What one check has found.
-
-    Attributes:
-        name: what was checked.
-        holds: whether the promise is kept.
-        said: the finding in words.
-    """
-
-    name: str
-    holds: bool
-    said: str
-
-
-@dataclass(frozen=True)
 class Subject:
     """A method under audit.
 
@@ -97,7 +82,7 @@ class Subject:
         return self.microbatches.sensitivity_factor(self.method.query)
 
 
-def subject(name: str, options: Mapping[str, Any] | None = None, **settings: Any) -> Subject:
+def subject(name: str, options: Mapping[str, object] | None = None, **settings: Any) -> Subject:
     """Return a registered method with settings, ready to be audited.
 
     Args:
@@ -111,7 +96,7 @@ def subject(name: str, options: Mapping[str, Any] | None = None, **settings: Any
     return Subject(with_numbers(method_class(name), options or {}), **settings)
 
 
-def with_numbers(kind: type[Method], options: Mapping[str, Any]) -> Method:
+def with_numbers(kind: type[Method], options: Mapping[str, object]) -> Method:
     """Return a method whose hyper-parameters are the same in every step.
 
     Raises:

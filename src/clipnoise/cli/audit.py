@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import click
 
@@ -46,7 +46,7 @@ def contract(
 
     audited = replace(subject(method, hyperparameters), microbatches=MicroBatches(microbatch))
     result = check_contract(audited, cache)
-    _show(result, out, ", ".join([result["verdict"], *result["broken"]]))
+    _show(asdict(result), out, ", ".join([result.verdict, *result.broken]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +73,18 @@ def empirical(
     out: Out = None,
 ) -> None:
     """Refute what METHOD claims, or a part of it, by guessing canaries."""
-    from clipnoise.audit.empirical import Settings
     from clipnoise.audit.empirical import audit as attack_method
+    from clipnoise.audit.findings import Settings
     from clipnoise.audit.subject import subject
 
     settings = Settings(
         **{name: value for name, value in vars(attack).items() if value is not None}
     )
     result = attack_method(subject(method, hyperparameters), cache, settings)
-    bound, final = result["bound"]["epsilon"], result["final_bound"]["epsilon"]
+    bound, final = result.bound.epsilon, result.final_bound.epsilon
     numbers = f"releases show ε {bound:.3f}, final parameters ε {final:.3f}"
-    _show(result, out, f"{result['verdict']}: {numbers}, claimed {result['claimed_epsilon']:.3f}")
+    conclusion = f"{result.verdict}: {numbers}, claimed {result.claimed_epsilon:.3f}"
+    _show(asdict(result), out, conclusion)
 
 
 @options.command(audit)
@@ -94,7 +95,7 @@ def control(
     from clipnoise.audit.controls import check_control
 
     result = check_control(name, cache)
-    _show(result, out, f"refuted by {', '.join(result['refuted_by']) or 'nothing'}")
+    _show(result.plain(), out, f"refuted by {', '.join(result.refuted_by) or 'nothing'}")
 
 
 @options.command()
@@ -136,9 +137,8 @@ def report(
     print(f"{out}: audit report")
 
 
-def _show(result: dict[str, Any], out: Path | None, conclusion: str) -> None:
+def _show(result: dict[str, object], out: Path | None, conclusion: str) -> None:
     """Print an audit's result, or write it to a file and print its conclusion."""
-
     if out is None:
         print(json.dumps(result, indent=1))
         return

@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from clipnoise.cli import options
@@ -77,7 +77,7 @@ def doctor(
             print(f"    {'':<18}→ {check.advice}", flush=True)
 
 
-def needed(values: Mapping[str, Any], root: Path) -> list[RunSpec]:
+def needed(values: Mapping[str, object], root: Path) -> list[RunSpec]:
     """Return the runs of the configured studies; none of studies that cannot be planned."""
     from clipnoise.studies.plan import Plan
 

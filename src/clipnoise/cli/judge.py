@@ -7,10 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
@@ -19,6 +18,7 @@ from clipnoise.files import read_yaml, require_writable, write_atomically, write
 if TYPE_CHECKING:
     import pandas as pd
 
+    from clipnoise.audit.judge.verdict import Judgement
     from clipnoise.report.judgement import LeagueStanding
     from clipnoise.studies.config import Config
     from clipnoise.studies.league import LeagueEntry
@@ -45,7 +45,7 @@ def judge(
         Literal["lite", "full"] | None, "Then train it on the league's tasks, and rank it."
     ] = None,
     tune: Annotated[
-        Mapping[str, Any],
+        options.JsonValues,
         options.JsonObject(),
         "JSON object of what the league tunes: ranges and grid, as under `tune` in a study. "
         "By default what the league tunes for this method, or else for dp-sgd.",
@@ -92,26 +92,24 @@ def judge(
     torch.set_num_threads(1)  # sums in another order would not be the same bit for bit
     result = judge_file(file, cache, name=method, options=hyperparameters)
     _write(result, out, template)
-    for check in result["checks"]:
-        print(f"{'ok' if check['holds'] else 'REFUTED':<9}{check['name']:<12}{check['said']}")
-    for control in result["controls"]:
-        found = ", ".join(control["found"]) or "nothing"
-        print(
-            f"{'ok' if control['as_expected'] else 'FAILED':<9}control {control['name']}: {found}"
-        )
-    if contest is not None and result["verdict"] == "not refuted":
-        print(f"{result['method']}: not refuted; now the league", flush=True)
-        result["league"] = contest.hold(file, result, hyperparameters, tune, out, cores)
-        _write(result, out, template)
+    for check in result.checks:
+        print(f"{'ok' if check.holds else 'REFUTED':<9}{check.name:<12}{check.said}")
+    for control in result.controls:
+        found = ", ".join(control.found) or "nothing"
+        print(f"{'ok' if control.as_expected else 'FAILED':<9}control {control.name}: {found}")
+    if contest is not None and result.verdict == "not refuted":
+        print(f"{result.method}: not refuted; now the league", flush=True)
+        standing = contest.hold(file, result, hyperparameters, tune, out, cores)
+        _write(result, out, template, standing)
     elif contest is not None:
         print("left out: the league, which ranks methods that are not refuted")
     pdf = out / "judgement.pdf" if template.is_file() else f"no PDF without {template}"
     print(f"{pdf}, {out / 'judgement.json'}")
-    reasons = "; ".join(f"{each['name']}: {each['said']}" for each in result["refuted_by"])
-    wrong = ", ".join(one["name"] for one in result["controls"] if not one["as_expected"])
+    reasons = "; ".join(f"{each.name}: {each.said}" for each in result.refuted_by)
+    wrong = ", ".join(one.name for one in result.controls if not one.as_expected)
     last = {"refuted": f": {reasons}", "void": f": the control {wrong} came out wrong"}
-    print(f"{result['method'] or file}: {result['verdict']}{last.get(result['verdict'], '')}")
-    return 1 if result["verdict"] in last else 0
+    print(f"{result.method or file}: {result.verdict}{last.get(result.verdict, '')}")
+    return 1 if result.verdict in last else 0
 
 
 def _judge_loop(file: Path, level: Literal["quick", "full"], out: Path, template: Path) -> int:
@@ -120,29 +118,32 @@ def _judge_loop(file: Path, level: Literal["quick", "full"], out: Path, template
     from clipnoise.report.judgement import build_loop_judgement
 
     result = judge_file(file, level=level)
-    write_json(out / "judgement.json", result)
+    write_json(out / "judgement.json", asdict(result))
     if template.is_file():
         write_atomically(out / "judgement.pdf", build_loop_judgement(result, template))
-    for check in [*result["checks"], *result["skipped"]]:
-        word = {True: "ok", False: "REFUTED", None: "skipped"}[check["holds"]]
-        print(f"{word:<9}{check['name']:<12}{check['said']}")
-    for remark in result["remarks"]:
+    for check in [*result.checks, *result.skipped]:
+        word = {True: "ok", False: "REFUTED", None: "skipped"}[check.holds]
+        print(f"{word:<9}{check.name:<12}{check.said}")
+    for remark in result.remarks:
         print(f"remark: {remark}")
     pdf = out / "judgement.pdf" if template.is_file() else f"no PDF without {template}"
     print(f"{pdf}, {out / 'judgement.json'}")
-    reasons = "; ".join(f"{each['name']}: {each['said']}" for each in result["refuted_by"])
-    print(f"{file}: {result['verdict']}" + (f": {reasons}" if reasons else ""))
+    reasons = "; ".join(f"{each.name}: {each.said}" for each in result.refuted_by)
+    print(f"{file}: {result.verdict}" + (f": {reasons}" if reasons else ""))
     return 1 if reasons else 0
 
 
-def _write(result: dict[str, Any], out: Path, template: Path) -> None:
+def _write(
+    result: Judgement, out: Path, template: Path, league: LeagueStanding | None = None
+) -> None:
     from clipnoise.report.judgement import build_judgement, standing_rows
 
-    write_json(out / "judgement.json", result)
+    ranked = {} if league is None else {"league": league}
+    write_json(out / "judgement.json", {**result.plain(), **ranked})
     if template.is_file():
-        write_atomically(out / "judgement.pdf", build_judgement(result, template))
-    if "league" in result:
-        heads, rows = standing_rows(result["league"])
+        write_atomically(out / "judgement.pdf", build_judgement(result, template, league))
+    if league is not None:
+        heads, rows = standing_rows(league)
         for row in rows:
             print("; ".join(f"{head} {cell}" for head, cell in zip(heads, row, strict=True)))
 
@@ -189,9 +190,9 @@ class Contest:
     def hold(
         self,
         file: Path,
-        judged: Mapping[str, Any],
-        fixed: Mapping[str, Any],
-        tune: Mapping[str, Any],
+        judged: Judgement,
+        fixed: options.JsonValues,
+        tune: options.JsonValues,
         out: Path,
         cores: str,
     ) -> LeagueStanding:
@@ -212,10 +213,11 @@ class Contest:
         from clipnoise.report.records import read_runs
         from clipnoise.studies.league import enter
 
-        method, track = judged["method"], judged["track"]
-        entry = enter(self.study, method, track, judged["hyperparameters"], fixed, tune)
+        assert judged.attacked is not None
+        method, track = judged.method, judged.attacked.track
+        entry = enter(self.study, method, track, judged.hyperparameters, fixed, tune)
         text = file.read_text(encoding="utf-8")
-        if hashlib.sha256(text.encode()).hexdigest() != judged["sha256"]:
+        if hashlib.sha256(text.encode()).hexdigest() != judged.sha256:
             raise UserError(f"{file}: has changed since it was judged; judge it again.")
         folder = out / "league" / method
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
@@ -58,22 +58,22 @@ def mlflow_sync(
         with _until_interrupted():
             _follow(look)
         return 0
-    outcome: dict[str, Any] = {"error": None}
+    means = {}
     if runs is not None:
         (one,) = planned
-        outcome["means_of"] = _said(one, report)
+        means["means_of"] = _said(one, report)
+    found, fault = None, None
     try:
         with _progress() as progress:
             found = look(progress=progress)
         print(_in_words(found))
-        outcome |= asdict(found)
     except StoreError as error:
-        outcome["error"] = str(error)
+        fault = str(error)
         print(f"clipnoise mlflow-sync: {error}", file=sys.stderr)
     if out is not None:
-        write_json(out, outcome)
+        write_json(out, {"error": fault, **means, **({} if found is None else asdict(found))})
         return 0
-    return 1 if outcome.get("damaged") or outcome["error"] else 0
+    return 1 if found is None or found.damaged else 0
 
 
 def _look(

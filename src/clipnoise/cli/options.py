@@ -30,6 +30,7 @@ from pydantic import ValidationError
 from clipnoise.errors import unknown
 from clipnoise.fields import adapter
 
+JsonValues = Mapping[str, Any]  # a JSON object as it is given on the command line
 ARGUMENT = object()  # marks a parameter that is given by its place, not by its name
 
 
@@ -165,7 +166,7 @@ def command(
 
 
 def _parameters(
-    function: Callable[..., Any], hints: Mapping[str, Any]
+    function: Callable[..., Any], hints: Mapping[str, object]
 ) -> Iterator[click.Parameter]:
     for name, parameter in inspect.signature(function).parameters.items():
         kind = hints[name]
@@ -226,9 +227,9 @@ def limit_threads(threads: int) -> None:
         os.environ[name] = str(threads)
 
 
-NO_HYPERPARAMETERS: Mapping[str, Any] = types.MappingProxyType({})
+NO_HYPERPARAMETERS: JsonValues = types.MappingProxyType({})
 Hyperparameters = Annotated[
-    Mapping[str, Any],
+    JsonValues,
     JsonObject(),
     "JSON object of the method's hyper-parameters, as in a run spec.",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 from annotated_types import Ge
@@ -81,12 +81,12 @@ class SamplerOptions:
     ] = 1
     examples: Annotated[Count | None, "n, for batches of a fixed size."] = None
     noise: Annotated[
-        Mapping[str, Any] | None,
+        options.JsonValues | None,
         options.JsonObject(),
         "JSON object of how noise is correlated, for the accountant monte-carlo.",
     ] = None
     trials: Annotated[
-        Mapping[str, Any] | None,
+        options.JsonValues | None,
         options.JsonObject(),
         'JSON object of the law of a number of trials, such as {"mean": 10}, whose choice ε (or '
         "its target) is to cover, too.",
@@ -159,7 +159,7 @@ def _accounted_by(
     Raises:
         UserError: no accountant is for these values, or not the one that is asked for.
     """
-    given: dict[str, Any] = {"delta": mechanism.delta, "noise_multiplier": 1.0}
+    given: dict[str, object] = {"delta": mechanism.delta, "noise_multiplier": 1.0}
     given |= {**vars(Details()), **vars(drawn)}
     if mechanism.participations is not None:
         whole = {"sampling_rate": 1.0, "steps": mechanism.participations}
@@ -226,7 +226,7 @@ def _with_choice(budgets: Mapping[str, Budget], sigma: float) -> dict[str, float
     return {} if budget.trials is None else {"epsilon_with_tuning": budget.charged(sigma)}
 
 
-def _stated(budget: Budget, sigma: float) -> dict[str, Any]:
+def _stated(budget: Budget, sigma: float) -> dict[str, object]:
     """Return ε and the other bounds of a budget as plain data, or why there are none."""
     claim = "guarantee" if _proved(budget) else "nominal"
     of = {"adjacency": budget.adjacency, "claim": claim}
@@ -301,7 +301,7 @@ def calibrate(
         )
 
 
-def budget_of(given: Mapping[str, Any]) -> Budget:
+def budget_of(given: Mapping[str, object]) -> Budget:
     """Return the budget that the options of `calibrate` describe.
 
     Raises:

@@ -248,7 +248,7 @@ def _listed(study: StudyStatus, state: str, most: int) -> str:
     return "\n".join(lines) + "\n" if runs and most else ""
 
 
-def _study_mapping(study: StudyStatus) -> dict[str, Any]:
+def _study_mapping(study: StudyStatus) -> dict[str, object]:
     runs = [
         {
             "hash": run.spec.hash,

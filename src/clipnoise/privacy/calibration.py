@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from clipnoise.core.query import Adjacency
 from clipnoise.errors import UserError
@@ -132,7 +132,7 @@ class Calibration:
             )
 
 
-def _values(budget: Budget) -> dict[str, Any]:
+def _values(budget: Budget) -> dict[str, object]:
     """Return what σ depends on, by name."""
     values = {**vars(budget), **vars(budget.participation)}
     del values["participation"], values["evaluation_steps"]

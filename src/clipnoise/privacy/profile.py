@@ -11,10 +11,10 @@ Learning" (arXiv 2503.10945); Dong, Roth, Su 2022, "Gaussian Differential Privac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypedDict
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Fraction, NonNegative, unhashed_at
@@ -38,6 +38,18 @@ POINTS = 240  # of the grid of ε, of each of its two halves
 PER_DECADE = 5  # points that are kept for each factor of ten in the false positive rate
 SMALLEST_RATE = 1e-9
 MARGIN = 1e-9  # relative, for rounding errors in μ
+
+
+class StatedProfile(TypedDict, total=False):
+    """What is stated of a profile; without one, only why it is not available."""
+
+    mu: float | None
+    slack: float
+    regret: float | None
+    unavailable: str | None
+    true_positive_rates: dict[str, float]  # by false positive rate
+    deltas: dict[str, float]  # by ε
+    epsilons: dict[str, float]  # by δ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +80,8 @@ class PrivacyProfile:
     unavailable: str | None = None
     point: Annotated[tuple[NonNegative, Fraction] | None, unhashed_at(None)] = None
 
-    def stated(self) -> dict[str, Any]:
-        """Return what is stated of it, as plain data: bounds, or why one is not available."""
+    def stated(self) -> StatedProfile:
+        """Return what is stated of it: bounds, or why one is not available."""
         if not self.epsilons:
             return {"unavailable": self.unavailable}
         epsilons = {f"{delta:g}": self.epsilon_at(delta) for delta in DELTAS}
@@ -93,14 +105,14 @@ class PrivacyProfile:
         if not self.epsilons:
             return {"privacy profile": f"not available: {self.unavailable}"}
 
-        def pairs(of: str) -> str:
-            return ", ".join(f"{at}: {rounded_up(bound)}" for at, bound in known[of].items())
+        def pairs(bounds: Mapping[str, float]) -> str:
+            return ", ".join(f"{at}: {rounded_up(bound)}" for at, bound in bounds.items())
 
         return {
             f"Gaussian DP{mark}": self._gaussian(),
-            f"TPR at FPR{mark}": pairs("true_positive_rates"),
-            f"δ at ε{mark}": pairs("deltas"),
-            f"ε at δ{mark}": pairs("epsilons"),
+            f"TPR at FPR{mark}": pairs(known["true_positive_rates"]),
+            f"δ at ε{mark}": pairs(known["deltas"]),
+            f"ε at δ{mark}": pairs(known["epsilons"]),
         }
 
     def _gaussian(self) -> str:

@@ -6,16 +6,20 @@ import json
 import math
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
+from clipnoise.audit.findings import ContractFinding, ControlFinding, EmpiricalFinding
 from clipnoise.errors import UserError
+from clipnoise.fields import parse
 from clipnoise.files import read_json
 from clipnoise.report.blocks import SheetBlock, TextBlock
 from clipnoise.report.formats import DASH, count, decimal, significant
 from clipnoise.report.pdf import typeset
 from clipnoise.studies.audits import TOGETHER, refuted_by_guesses
+
+T = TypeVar("T")
 
 COLUMNS = (
     "An audit can refute a guarantee. It can never prove one: a better attack may find more.",
@@ -68,9 +72,9 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
     Raises:
         UserError: a result is missing, or the template does not compile.
     """
-    contracts, bounds, controls = (
-        _read(folder / name) for name in ("contract", "empirical", "control")
-    )
+    contracts = _read(ContractFinding, folder / "contract")
+    bounds = _read(EmpiricalFinding, folder / "empirical")
+    controls = _read(ControlFinding, folder / "control")
     if methods:
         for name in methods:
             if name not in contracts:
@@ -81,7 +85,7 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
         bounds = {name: bound for name, bound in bounds.items() if name in contracts}
     if not contracts and not controls:
         raise UserError(f"{folder}: no audit results. Run: clipnoise audit contract METHOD.")
-    refuted = refuted_by_guesses({name: bound["p_value"] for name, bound in bounds.items()})
+    refuted = refuted_by_guesses({name: bound.p_value for name, bound in bounds.items()})
     rows = [
         _method(contract, bounds.get(name), refuted=name in refuted)
         for name, contract in contracts.items()
@@ -99,9 +103,9 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
     if controls:
         found = [
             [
-                f"{control['control']}: {control['mistake']}",
-                ", ".join(control["refuted_by"]) or "NOT REFUTED: the audit is broken",
-                "; ".join(control["said"]),
+                f"{control.control}: {control.mistake}",
+                ", ".join(control.refuted_by) or "NOT REFUTED: the audit is broken",
+                "; ".join(control.said),
             ]
             for control in controls.values()
         ]
@@ -141,11 +145,13 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
     return page("Published ε, computed again", "reaccounting", blocks, template)
 
 
-def _read(folder: Path) -> dict[str, dict[str, Any]]:
+def _read(kind: type[T], folder: Path) -> dict[str, T]:
+    """Return the results in a folder by the names of their files."""
     try:
-        return {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
+        files = {path: read_json(path) for path in sorted(folder.glob("*.json"))}
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}: damaged result file: {error}.") from None
+    return {path.stem: parse(kind, values, file=str(path)) for path, values in files.items()}
 
 
 def page(
@@ -165,42 +171,42 @@ def sheet(head: str, heads: list[str], align: str, rows: Iterable[list[str]]) ->
     return SheetBlock(head=head, heads=heads, align=list(align), rows=list(rows))
 
 
-def _method(contract: dict[str, Any], bound: dict[str, Any] | None, *, refuted: bool) -> list[str]:
-    at = contract["declared_at"]
-    unit = (at["clip_norm"] or math.nan) / at["expected_batch_size"]
-    declared = [significant(panel["sensitivity"] / unit, 3) for panel in contract["declared"]]
-    measured, noise = contract["measured"], contract["noise"]
-    joint = math.nan if measured is None else measured["joint"]
+def _method(
+    contract: ContractFinding, bound: EmpiricalFinding | None, *, refuted: bool
+) -> list[str]:
+    at, noise = contract.declared_at, contract.noise
+    unit = (at.clip_norm or math.nan) / at.expected_batch_size
+    declared = [significant(component.sensitivity / unit, 3) for component in contract.declared]
     return [
-        contract["method"],
-        contract["adjacency"],
+        contract.method,
+        contract.adjacency,
         ", ".join(declared) or DASH,
-        significant(math.inf if joint is None else joint),  # null in a file stands for infinity
-        DASH if noise is None else decimal(noise["variance"], 3),
-        DASH if bound is None else decimal(bound["claimed_epsilon"], 2),
-        DASH if bound is None else decimal(bound["bound"]["epsilon"], 2),
-        DASH if bound is None else decimal(bound["final_bound"]["epsilon"], 2),
-        DASH if bound is None else significant(bound["p_value"], 2),
+        significant(math.nan if contract.measured is None else contract.measured.joint),
+        DASH if noise is None else decimal(noise.variance, 3),
+        DASH if bound is None else decimal(bound.claimed_epsilon, 2),
+        DASH if bound is None else decimal(bound.bound.epsilon, 2),
+        DASH if bound is None else decimal(bound.final_bound.epsilon, 2),
+        DASH if bound is None else significant(bound.p_value, 2),
         _verdict(contract, bound, refuted=refuted),
     ]
 
 
-def _verdict(contract: dict[str, Any], bound: dict[str, Any] | None, *, refuted: bool) -> str:
+def _verdict(contract: ContractFinding, bound: EmpiricalFinding | None, *, refuted: bool) -> str:
     """Return the verdict on a method; guesses refute it among all methods of the report."""
-    if not contract["private"]:
+    if not contract.private:
         return "no claim (non-private)"
-    if contract["verdict"] == "broken" or refuted:
-        return "refuted: " + "; ".join(contract["broken"] or [EXCEEDED])
+    if contract.verdict == "broken" or refuted:
+        return "refuted: " + "; ".join(contract.broken or [EXCEEDED])
     if bound is None:
         return "contract kept; not audited"
-    return "not refuted" + (" (ε is nominal)" if bound["claim"] == "nominal" else "")
+    return "not refuted" + (" (ε is nominal)" if bound.claim == "nominal" else "")
 
 
-def _result(verdicts: Sequence[str], controls: Sequence[dict[str, Any]]) -> str:
+def _result(verdicts: Sequence[str], controls: Sequence[ControlFinding]) -> str:
     """Return the verdicts on all methods and controls in a few sentences."""
     nothing = sum(verdict.startswith("no claim") for verdict in verdicts)
     refuted = sum(verdict.startswith("refuted") for verdict in verdicts)
-    missed = [control["control"] for control in controls if not control["refuted"]]
+    missed = [control.control for control in controls if not control.refuted]
     methods = count(len(verdicts), "method")
     found = (
         f"Of {methods}, {refuted or 'none'} {'are' if refuted > 1 else 'is'} refuted "
@@ -213,10 +219,12 @@ def _result(verdicts: Sequence[str], controls: Sequence[dict[str, Any]]) -> str:
     return f"{found} All {len(controls)} controls are refuted, as they must be."
 
 
-def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
+def _setup(
+    contracts: Collection[ContractFinding], bounds: Collection[EmpiricalFinding]
+) -> list[str]:
     """Return the settings of the audits as paragraphs."""
     paragraphs = []
-    pairs = [row["measured"]["pairs"] for row in contracts if row["measured"]]
+    pairs = [row.measured.pairs for row in contracts if row.measured is not None]
     if pairs:
         paragraphs.append(
             f"Contract check: {sum(pairs):,} comparisons of neighbouring datasets, adversarial "
@@ -226,28 +234,26 @@ def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
             "convolution and dropout, for examples, users and nodes. Noise and updates are those "
             "of the training loop, in runs as long as a study's."
         )
-    checks = [
-        check for row in contracts for check in {c["name"]: c for c in row["checks"]}.values()
-    ]
+    checks = [check for row in contracts for check in {c.name: c for c in row.checks}.values()]
     parts = []
-    for name in dict.fromkeys(check["name"] for check in checks):
-        held = [check["holds"] for check in checks if check["name"] == name]
+    for name in dict.fromkeys(check.name for check in checks):
+        held = [check.holds for check in checks if check.name == name]
         parts.append(f"{name} for {sum(held)} of {len(held)}")
     if parts:
         paragraphs.append(
             f"Other promises, and for how many methods they hold: {', '.join(parts)}."
         )
-    for text in sorted({json.dumps(row["settings"], sort_keys=True) for row in bounds}):
-        values = json.loads(text)
+    every = {row.settings for row in bounds}
+    for settings in sorted(every, key=lambda one: json.dumps(vars(one), sort_keys=True)):
         paragraphs.append(
-            f"Empirical audit: m = {values['canaries'] * values['runs']:,} gradient canaries, each "
-            f"included with probability 1/2, in {values['runs']} independent runs of logistic "
-            f"regression on digits; σ = {values['noise_multiplier']:g}, "
-            f"q = {values['sampling_rate']:g}, {values['steps']} steps, δ = "
-            f"{significant(values['delta'])}, confidence {values['confidence']:g}. Each canary "
+            f"Empirical audit: m = {settings.canaries * settings.runs:,} gradient canaries, each "
+            f"included with probability 1/2, in {settings.runs} independent runs of logistic "
+            f"regression on digits; σ = {settings.noise_multiplier:g}, "
+            f"q = {settings.sampling_rate:g}, {settings.steps} steps, δ = "
+            f"{significant(settings.delta)}, confidence {settings.confidence:g}. Each canary "
             "belongs to a single run, so all runs together are one mechanism."
         )
-    scores = {row[name] for row in bounds for name in ("score", "final_score")}
+    scores = {score for row in bounds for score in (row.score, row.final_score)}
     paragraphs += [f"Score: {score}." for score in sorted(scores)]
     paragraphs.append(
         "Confidence: what the guesses of a row show, by all scores and numbers of guesses that "

@@ -100,7 +100,7 @@ def exact(value: float) -> str:
 
 
 def safe_csv(
-    columns: Sequence[str], lines: Iterable[Mapping[str, Any]], watermark: str = ""
+    columns: Sequence[str], lines: Iterable[Mapping[str, object]], watermark: str = ""
 ) -> str:
     """Return lines as CSV in which no program finds a formula; a watermark is a column."""
     mark = {"warning": watermark} if watermark else {}
@@ -154,7 +154,7 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def named(values: Mapping[str, Any]) -> str:
+def named(values: Mapping[str, object]) -> str:
     """Return hyper-parameters with their names: `learning_rate 0.5, betas [0.9, 0.999]`."""
     return ", ".join(f"{name} {shown(value)}" for name, value in values.items())
 

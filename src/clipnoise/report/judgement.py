@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import pandas as pd
 
@@ -25,6 +25,11 @@ from clipnoise.report.statistics import (
 )
 from clipnoise.report.verdict import HELD_UP
 from clipnoise.studies.league import GIVEN
+
+if TYPE_CHECKING:
+    from clipnoise.audit.judge.verdict import Judgement
+    from clipnoise.audit.loops.claim import LoopJudgement
+    from clipnoise.privacy.profile import StatedProfile
 
 VERDICTS = {
     "not refuted": "Not refuted. No check found anything that contradicts the guarantee. This is "
@@ -105,11 +110,14 @@ class LeagueStanding(Standing):
     among: str
 
 
-def build_judgement(result: dict[str, Any], template: Path) -> bytes:
+def build_judgement(
+    result: Judgement, template: Path, league: LeagueStanding | None = None
+) -> bytes:
     """Make the page of a judgement.
 
     Args:
         result: what `judge` returned.
+        league: where the method stands, if it took part.
         template: the Typst file.
 
     Returns:
@@ -118,28 +126,25 @@ def build_judgement(result: dict[str, Any], template: Path) -> bytes:
     Raises:
         UserError: the template does not compile.
     """
-    options = named(result["hyperparameters"]) or "no options"
-    file = f"{result['file']}, SHA-256 {result['sha256'][:16]}…; {options}"
-    checks = (
-        [each["name"], "" if each["holds"] else "refuted", each["said"]]
-        for each in result["checks"]
-    )
+    options = named(result.hyperparameters) or "no options"
+    file = f"{result.file}, SHA-256 {result.sha256[:16]}…; {options}"
+    checks = ([each.name, "" if each.holds else "refuted", each.said] for each in result.checks)
     beside = [f"{name}: {said}" for name, said in _controls(result)]
     blocks = [
-        text("Verdict", [VERDICTS[result["verdict"]], file, *_claim(result), *_cost(result)]),
+        text("Verdict", [VERDICTS[result.verdict], file, *_claim(result), *_cost(result)]),
         sheet("Checks", ["check", "", "finding"], "lll", checks),
-        *_standing(result),
+        *([] if league is None else _standing(league)),
         *([text("Controls", beside)] if beside else []),
-        text("Not checked", result["not_checked"]),
+        text("Not checked", result.not_checked),
     ]
-    return page(result["method"] or result["file"], "judge", blocks, template, flipped=False)
+    return page(result.method or result.file, "judge", blocks, template, flipped=False)
 
 
-def build_loop_judgement(result: dict[str, Any], template: Path) -> bytes:
+def build_loop_judgement(result: LoopJudgement, template: Path) -> bytes:
     """Make the page of a judgement of a training loop.
 
     Args:
-        result: what `judge_loop` returned, with the name and the SHA-256 of its file.
+        result: what `judge_file` returned.
         template: the Typst file.
 
     Returns:
@@ -148,50 +153,47 @@ def build_loop_judgement(result: dict[str, Any], template: Path) -> bytes:
     Raises:
         UserError: the template does not compile.
     """
-    given = {name: value for name, value in result["claim"].items() if value is not None}
-    file = f"{result['file']}, SHA-256 {result['sha256'][:16]}…; level {result['level']}"
+    given = {name: value for name, value in vars(result.claim).items() if value is not None}
+    file = f"{result.file}, SHA-256 {(result.sha256 or '')[:16]}…; level {result.level}"
     rate = (
         f"An honest loop is refuted by chance with a probability of at most "
-        f"{result['false_refutation']:g}, over all checks that draw."
+        f"{result.false_refutation:g}, over all checks that draw."
     )
-    claimed = f"Claim: {named(given)}; {result['examples']} examples."
-    profile = result["profile"]
+    claimed = f"Claim: {named(given)}; {result.examples} examples."
+    profile = result.profile
     allowed = [] if profile is None else [f"If the claim is true: {_attacks(profile)}."]
-    rows = (
-        [each["name"], "" if each["holds"] else "refuted", each["said"]]
-        for each in result["checks"]
-    )
-    power = (f"{each['name']}: {each['power']}" for each in result["checks"] if each["power"])
-    skipped = [f"{each['name']}: {each['said']}" for each in result["skipped"]]
+    rows = ([each.name, "" if each.holds else "refuted", each.said] for each in result.checks)
+    power = (f"{each.name}: {each.power}" for each in result.checks if each.power)
+    skipped = [f"{each.name}: {each.said}" for each in result.skipped]
     blocks: list[TextBlock | SheetBlock] = [
-        text("Verdict", [VERDICTS[result["verdict"]], file, claimed, *allowed, rate]),
+        text("Verdict", [VERDICTS[result.verdict], file, claimed, *allowed, rate]),
         sheet("Checks", ["check", "", "finding"], "lll", rows),
         text("What would have been seen", power),
-        *([text("Remarks", result["remarks"])] if result["remarks"] else []),
-        text("Not checked", [*skipped, *result["not_checked"]]),
+        *([text("Remarks", result.remarks)] if result.remarks else []),
+        text("Not checked", [*skipped, *result.not_checked]),
     ]
-    return page(result["file"], "judge-loop", blocks, template, flipped=False)
+    return page(result.file or "", "judge-loop", blocks, template, flipped=False)
 
 
-def _claim(result: dict[str, Any]) -> Iterator[str]:
-    claim = result.get("claim")
-    if result["verdict"] == "refuted":
+def _claim(result: Judgement) -> Iterator[str]:
+    claim = None if result.attacked is None else result.attacked.claim
+    if result.verdict == "refuted":
         yield "It may claim no ε."
     elif claim is not None:
-        examples = ", ".join(f"{decimal(e, 2)} at σ = {s}" for s, e in claim["epsilon"].items())
+        examples = ", ".join(f"{decimal(e, 2)} at σ = {s}" for s, e in claim.epsilon.items())
         yield (
-            f"It may claim the ε of the accountant under {claim['adjacency']} adjacency "
-            f"({claim['claim']}): for example, with n = {claim['examples']}, "
-            f"B = {claim['expected_batch_size']}, T = {claim['steps']} and "
-            f"δ = {claim['delta']:g}, ε = {examples} ({claim['accountant']}, Poisson sampling)."
+            f"It may claim the ε of the accountant under {claim.adjacency} adjacency "
+            f"({claim.claim}): for example, with n = {claim.examples}, "
+            f"B = {claim.expected_batch_size}, T = {claim.steps} and "
+            f"δ = {claim.delta:g}, ε = {examples} ({claim.accountant}, Poisson sampling)."
         )
-        nominal = "" if claim["claim"] == "guarantee" else ", nominal"
-        for sigma, profile in claim["profile"].items():
+        nominal = "" if claim.claim == "guarantee" else ", nominal"
+        for sigma, profile in claim.profile.items():
             yield f"At σ = {sigma}{nominal}: {_attacks(profile)}."
 
 
-def _attacks(profile: Mapping[str, Any]) -> str:
-    """Return μ and true positive rates of what `PrivacyProfile.stated` returned, in words."""
+def _attacks(profile: StatedProfile) -> str:
+    """Return μ and true positive rates in words."""
     if "true_positive_rates" not in profile:
         return f"privacy profile not available: {profile['unavailable']}"
     rates = " and ".join(
@@ -206,14 +208,14 @@ def _attacks(profile: Mapping[str, Any]) -> str:
     return f"{gaussian}; an attack has a TPR of at most {rates}"
 
 
-def _cost(result: dict[str, Any]) -> Iterator[str]:
-    cost = result.get("cost")
+def _cost(result: Judgement) -> Iterator[str]:
+    cost = None if result.attacked is None else result.attacked.cost
     if cost is not None:
         yield (
-            f"A step takes {decimal(cost['time'], 2)} times as long as one of {cost['than']}, on "
-            f"logistic regression with one thread. Gradients of each drawn {cost['unit']}: "
-            f"{cost['passes']}. "
-            f"Numbers that the method remembers for each parameter: {cost['buffers']}."
+            f"A step takes {decimal(cost.time, 2)} times as long as one of {cost.than}, on "
+            f"logistic regression with one thread. Gradients of each drawn {cost.unit}: "
+            f"{cost.passes}. "
+            f"Numbers that the method remembers for each parameter: {cost.buffers}."
         )
 
 
@@ -237,13 +239,11 @@ def _number(value: float | None) -> str:
     return DASH if value is None else decimal(value, 2)
 
 
-def _standing(result: dict[str, Any]) -> Iterator[TextBlock | SheetBlock]:
-    """Yield where the method stands in the league, if it took part."""
-    if "league" in result:
-        league = result["league"]
-        heads, rows = standing_rows(league)
-        yield sheet(f"The league, {league['size']}", heads, "lrlrrrr", rows)
-        yield text("What these columns mean", list(_reading(league)))
+def _standing(league: LeagueStanding) -> Iterator[TextBlock | SheetBlock]:
+    """Yield where the method stands in the league."""
+    heads, rows = standing_rows(league)
+    yield sheet(f"The league, {league['size']}", heads, "lrlrrrr", rows)
+    yield text("What these columns mean", list(_reading(league)))
 
 
 def _reading(league: LeagueStanding) -> Iterator[str]:
@@ -275,11 +275,11 @@ def _reading(league: LeagueStanding) -> Iterator[str]:
     )
 
 
-def _controls(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for control in result["controls"]:
-        found = ", ".join(control["found"]) or "nothing"
-        wrong = "" if control["as_expected"] else " (not as expected)"
-        yield control["name"], f"refuted by {found}{wrong}"
+def _controls(result: Judgement) -> Iterator[tuple[str, str]]:
+    for control in result.controls:
+        found = ", ".join(control.found) or "nothing"
+        wrong = "" if control.as_expected else " (not as expected)"
+        yield control.name, f"refuted by {found}{wrong}"
 
 
 # ---- Where it stands

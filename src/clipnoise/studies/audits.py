@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from clipnoise.errors import UserError
 from clipnoise.files import read_json
@@ -40,36 +40,54 @@ def found_by_audits(results: Path, methods: Iterable[str]) -> dict[str, str]:
         results: the results folder.
         methods: all that the verdicts are about together: those of a study.
     """
-    names = sorted(set(methods))
-    contracts, guesses = (
-        {name: found for name in names if (found := _read(results, kind, name)) is not None}
-        for kind in ("contract", "empirical")
-    )
-    broken = {name for name, found in contracts.items() if found["broken"]}
-    refuted = refuted_by_guesses({name: found["p_value"] for name, found in guesses.items()})
+    names, audits = sorted(set(methods)), results / "audit"
+    broken = {name for name in names if _broken(audits / "contract" / f"{name}.json")}
+    guesses = {
+        name: found
+        for name in names
+        if (found := _guesses(audits / "empirical" / f"{name}.json")) is not None
+    }
+    refuted = refuted_by_guesses({name: p_value for name, (p_value, _) in guesses.items()})
     words = {}
     for name in names:
         if name in broken or name in guesses:
             verdict = "refuted" if name in broken | refuted else "not refuted"
             reasons = ["contract broken"] * (name in broken)
-            reasons += [guesses[name]["shown"]] if name in guesses else []
+            reasons += [guesses[name][1]] if name in guesses else []
             words[name] = f"{verdict}: {', '.join(reasons)}"
     return words
 
 
-def _read(results: Path, kind: str, method: str) -> dict[str, Any] | None:
-    """Return what an audit found of a method; None if there was none."""
-    path = results / "audit" / kind / f"{method}.json"
+def _broken(path: Path) -> bool:
+    """Return whether an audit found that a private method breaks its contract."""
+    if not path.is_file():
+        return False
+    with _naming(path):
+        found = read_json(path)
+        return bool(found["private"] and found["verdict"] == "broken")
+
+
+def _guesses(path: Path) -> tuple[float, str] | None:
+    """Return the p-value of a method's claim and what attacks show; None if there was no attack."""
     if not path.is_file():
         return None
-    try:
+    with _naming(path):
         found = read_json(path)
-        if kind == "empirical" and "p_value" not in found:
+        if "p_value" not in found:
             return None  # version 1.0.0 tested each method by itself
-        if kind == "contract":
-            return {"broken": found["private"] and found["verdict"] == "broken"}
         bounds = (float(found[name]["epsilon"]) for name in ("bound", "final_bound"))
         shown = f"attacks show ε {max(bounds):.2f} of {float(found['claimed_epsilon']):.2f}"
-        return {"p_value": float(found["p_value"]), "shown": shown}
+        return float(found["p_value"]), shown
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say which file is damaged.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        yield
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path}: damaged result file ({error!r}). Delete it.") from None

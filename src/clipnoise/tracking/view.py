@@ -236,7 +236,7 @@ def points(row: Mapping[str, Any], milliseconds: int) -> list[Point]:
     return list(numbers(values, milliseconds, int(row["step"])))
 
 
-def _finals(summary: Mapping[str, Any]) -> dict[str, Any]:
+def _finals(summary: Mapping[str, Any]) -> dict[str, object]:
     # A diverged run has no final metrics, so that means over seeds in the UI leave it out.
     quality = summary["final"] if summary["status"] == "completed" else {}
     return {
@@ -246,7 +246,7 @@ def _finals(summary: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def numbers(values: Mapping[str, Any], milliseconds: int, step: int = 0) -> Iterator[Point]:
+def numbers(values: Mapping[str, object], milliseconds: int, step: int = 0) -> Iterator[Point]:
     """Yield the points of one moment; a value that is missing or not finite has none.
 
     The UI draws bars of what is there at step 0 only, and each prefix has its section of charts.
@@ -264,7 +264,7 @@ def _finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield nested values as the params of a run, such as `method.learning_rate`, as text."""
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, pack, unpack
+from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, Fault, pack, unpack
 from clipnoise.core.method import Method, WarmStart
 from clipnoise.core.query import Component, Query
 from clipnoise.errors import UserError
@@ -93,10 +93,10 @@ class Process:
         except (OSError, EOFError, ValueError) as error:
             raise RefusedError(f"the process of the file ended or lied: {error!r}") from None
         if "fault" in reply:
-            fault = reply["fault"]
-            place = f"line {fault['line']}: " if fault["line"] else ""
-            said = f"{place}{fault['kind']}: {fault['said']}"
-            raise RefusedError(said) if fault["boundary"] else UserError(said)
+            fault = parse(Fault, reply["fault"], key="fault")
+            place = f"line {fault.line}: " if fault.line else ""
+            said = f"{place}{fault.kind}: {fault.said}"
+            raise RefusedError(said) if fault.boundary else UserError(said)
         return reply["answer"]
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ def remote_method(
         method = remote_method(name, given(self), hooks, queries, "warm")
         return WarmStart(method=method, **asking("warm_start")(self))
 
-    members: dict[str, Any] = {
+    members: dict[str, object] = {
         **{key: facts[key] for key in OF_METHOD},
         **{hook: asking(hook) for hook in HOOKS.split()},
         **({"warm_start": warm_start} if facts["warms_up"] else {}),

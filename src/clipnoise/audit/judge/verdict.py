@@ -13,24 +13,26 @@ import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from clipnoise.audit.contract import check_contract
 from clipnoise.audit.controls import CONTROLS
-from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.empirical import audit
+from clipnoise.audit.findings import ContractFinding, EmpiricalFinding, Finding, Settings
 from clipnoise.audit.judge.remote import Process, RefusedError, remote_method
 from clipnoise.audit.judge.source import read_file
+from clipnoise.audit.judge.wire import Cost, JudgedRun
 from clipnoise.audit.judge.worker import CORE, trajectory
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import RUNS, TRAINS, check_sampler, check_updates
-from clipnoise.audit.subject import Finding, Subject, digits_for
+from clipnoise.audit.subject import Subject, digits_for
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import to_plain
+from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import track
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.calibration import calibrate
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.core.method import Method
+    from clipnoise.core.query import Adjacency
+    from clipnoise.privacy.profile import StatedProfile
 
 # σ, B, n (None for that of the digits) and T of the runs that are trained in two ways.
 TRAINED = ((1.1, 64, None, 1000), (0.6, 4, 80, 30), (3.0, 720, None, 8))
@@ -61,6 +65,82 @@ NOT_CHECKED = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MayClaim:
+    """What a method may claim at example settings: ε and the profile by σ, as text."""
+
+    adjacency: Adjacency
+    claim: str
+    accountant: str
+    delta: float
+    examples: int
+    expected_batch_size: int
+    steps: int
+    epsilon: dict[str, float]
+    profile: dict[str, StatedProfile]
+
+
+@dataclass(kw_only=True)
+class Attacked:
+    """What is known of a method that was found in the file, besides what checks say.
+
+    Attributes:
+        private, track, adjacency, formulas: what it says of itself.
+        claim, contract, empirical, cost: None where the judgement did not get there.
+    """
+
+    private: bool
+    track: str
+    adjacency: Adjacency
+    formulas: list[str]
+    claim: MayClaim | None = None
+    contract: ContractFinding | None = None
+    empirical: EmpiricalFinding | None = None
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedControl:
+    """A file whose verdict is known, judged beside the others."""
+
+    name: str
+    must_find: list[str]
+    found: list[str]
+    as_expected: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """The verdict on a method in a file.
+
+    Attributes:
+        file, sha256: its name, and what of.
+        method, hyperparameters: of the method; those that are given, where it was not found.
+        verdict: "void" if a control says that the judge is broken.
+        refuted_by: the checks that do not hold.
+        attacked: None where the method was not found.
+        not_checked: in words.
+    """
+
+    kind: Literal["judge"] = "judge"
+    file: str
+    sha256: str
+    method: str
+    hyperparameters: Mapping[str, object]
+    verdict: Literal["not refuted", "refuted", "no claim", "void"]
+    refuted_by: list[Finding]
+    checks: list[Finding]
+    controls: list[JudgedControl]
+    attacked: Attacked | None
+    not_checked: list[str]
+
+    def plain(self) -> dict[str, object]:
+        """Return plain data, what was attacked in line with the rest."""
+        values = asdict(self)
+        attacked, not_checked = values.pop("attacked"), values.pop("not_checked")
+        return {**values, **(attacked or {}), "not_checked": not_checked}
+
+
 @dataclass
 class Judged:
     """A file under judgement, and the processes that run it, in different surroundings.
@@ -71,6 +151,7 @@ class Judged:
         options: its hyper-parameters, as they are given, as JSON.
         cache: the folder of prepared datasets.
         findings: what the checks have found so far.
+        stopped: why the checks ended early.
         together: the process that is asked for everything.
         alone: the process that is never asked for what the query releases.
         ordinary: the process that trains as any run does.
@@ -81,6 +162,7 @@ class Judged:
     options: str
     cache: Path
     findings: list[Finding] = field(default_factory=list)
+    stopped: str | None = None
 
     def __post_init__(self) -> None:
         self.together = Process(self.file)
@@ -109,9 +191,9 @@ def judge(
     cache: Path,
     *,
     name: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     whole: bool = True,
-) -> dict[str, Any]:
+) -> Judgement:
     """Judge a method in a file.
 
     Args:
@@ -123,8 +205,7 @@ def judge(
             themselves are judged in short.
 
     Returns:
-        Plain data: the verdict ("not refuted", "refuted", "no claim", or "void" if a control says
-        that the judge is broken), the checks, what may be claimed, and what was not checked.
+        The verdict, the checks, what may be claimed, and what was not checked.
 
     Raises:
         UserError: the file is no method, or it fails in a way that has nothing to do with privacy.
@@ -139,37 +220,38 @@ def judge(
         copy = Path(folder) / (file.resolve().parent.name or "plugins") / name_of_copy
         copy.parent.mkdir()
         copy.write_text(text, encoding="utf-8")
-        given = json.dumps(dict(options or {}))
-        with closing(Judged(copy, name or "", given, cache.resolve())) as judged:
+        given = dict(options or {})
+        with closing(Judged(copy, name or "", json.dumps(given), cache.resolve())) as judged:
             judged.note("source", source.problems, "it does not ask where it runs")
-            found = _discover(judged)
-            facts = _attack(judged, whole=whole) if found else {}
-    claims, stopped = facts.get("private", True), facts.pop("not_checked", None)
+            method = _discover(judged)
+            attacked = None if method is None else _attack(judged, method, whole=whole)
+    claims = attacked is None or attacked.private
     beside = [_control(*control, cache) for control in BESIDE] if whole and claims else []
-    return {
-        "kind": "judge",
-        "file": file.name,
-        "sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "method": judged.name,
-        "hyperparameters": facts.pop("options", dict(options or {})),
-        "verdict": _verdict(judged, beside, claims=claims),
-        "refuted_by": [vars(finding) for finding in judged.refuted_by],
-        "checks": [vars(finding) for finding in judged.findings],
-        "controls": beside,
-        **facts,
-        "not_checked": [
+    return Judgement(
+        file=file.name,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        method=judged.name,
+        hyperparameters=given if method is None else to_plain(method),
+        verdict=_verdict(judged, beside, claims=claims),
+        refuted_by=judged.refuted_by,
+        checks=judged.findings,
+        controls=beside,
+        attacked=attacked,
+        not_checked=[
             *[f"what the module {module} does" for module in source.followed],
-            *([] if found else ["everything that needs the method to be found"]),
-            *filter(None, [stopped]),
+            *([] if method is not None else ["everything that needs the method to be found"]),
+            *filter(None, [judged.stopped]),
             *NOT_CHECKED,
         ],
-    }
+    )
 
 
-def _verdict(judged: Judged, beside: list[dict[str, Any]], *, claims: bool) -> str:
+def _verdict(
+    judged: Judged, beside: list[JudgedControl], *, claims: bool
+) -> Literal["not refuted", "refuted", "no claim", "void"]:
     if not claims:
         return "no claim"
-    if not all(control["as_expected"] for control in beside):
+    if not all(control.as_expected for control in beside):
         return "void"
     return "refuted" if judged.refuted_by else "not refuted"
 
@@ -181,8 +263,8 @@ def _as_module(file: Path) -> str:
 # The checks
 
 
-def _discover(judged: Judged) -> bool:
-    """Find the method in the file; return whether there is one to attack."""
+def _discover(judged: Judged) -> Method | None:
+    """Return the method in the file; None if there is none to attack."""
     try:
         names = judged.together.ask("methods")
         if judged.name and judged.name not in names:
@@ -191,35 +273,32 @@ def _discover(judged: Judged) -> bool:
             said = f": {', '.join(names)}. Name one with --method." if names else "."
             raise UserError(f"{judged.file.name}: holds {len(names)} methods{said}")
         judged.name = judged.name or names[0]
-        judged.together.ask("facts", name=judged.name, options=judged.options)
+        method = remote_method(judged.name, judged.options, judged.together)
     except RefusedError as error:
         judged.note("discovery", [str(error)], "")
-        return False
+        return None
     judged.note("discovery", [], "its class is complete")
-    return True
+    return method
 
 
-def _attack(judged: Judged, *, whole: bool) -> dict[str, Any]:
+def _attack(judged: Judged, method: Method, *, whole: bool) -> Attacked:
     """Put every check to a method, or a short form of each, and return what may be claimed."""
-    together, ordinary = judged.together, judged.ordinary
-    method = remote_method(judged.name, judged.options, together)
-    query, stopped = method.query, None
-    facts: dict[str, Any] = {
-        "options": to_plain(method),
-        "private": method.private,
-        "track": track(method),
-        "adjacency": query.adjacency,
-        "formulas": list(query.formulas),
-        **dict.fromkeys(("claim", "contract", "empirical", "cost")),
-    }
+    together, ordinary, stopped = judged.together, judged.ordinary, None
+    attacked = Attacked(
+        private=method.private,
+        track=track(method),
+        adjacency=method.query.adjacency,
+        formulas=list(method.query.formulas),
+    )
     try:
         if method.private:
             _compare(judged, TRAINED if whole else SHORT)
-            facts["contract"] = _contract(judged, Subject(method), whole=whole)
-            facts["empirical"] = _empirical(judged, Subject(method), whole=whole)
+            attacked.contract = _contract(judged, Subject(method), whole=whole)
+            attacked.empirical = _empirical(judged, Subject(method), whole=whole)
         if whole and method.private:
-            facts["claim"] = _claim(method)
-            facts["cost"] = ordinary.ask("cost", cache=str(judged.cache), options=judged.options)
+            attacked.claim = _claim(method)
+            cost = ordinary.ask("cost", cache=str(judged.cache), options=judged.options)
+            attacked.cost = parse(Cost, cost, key="cost")
         replaced = sorted({*ordinary.ask("changed"), *together.ask("changed")})
         judged.note("libraries", [f"replaces {name}" for name in replaced], "as they were")
     except RefusedError as error:
@@ -234,8 +313,8 @@ def _attack(judged: Judged, *, whole: bool) -> dict[str, Any]:
     if stopped is not None:
         if not judged.refuted_by:
             raise stopped
-        facts["not_checked"] = f"what follows where the file fails: {stopped}"
-    return facts
+        judged.stopped = f"what follows where the file fails: {stopped}"
+    return attacked
 
 
 def raised_at_the_boundary(error: BaseException) -> bool:
@@ -259,22 +338,18 @@ def _compare(judged: Judged, trained: Sequence[tuple[float, int, int | None, int
     ordinary = judged.ordinary
     ordinary.ask("facts", name=judged.name, options=judged.options)
     split = Subject(remote_method(judged.name, judged.options, judged.alone, judged.together))
-    runs = [
-        {"noise_multiplier": sigma, "expected_batch_size": size, "units": units, "steps": steps,
-         "seed": secrets.randbits(31)}
-        for sigma, size, units, steps in trained
-    ]  # fmt: skip
+    runs = [JudgedRun(*settings, seed=secrets.randbits(31)) for settings in trained]
     problems = []
     expected: dict[int, list[Tensor]] = {}
     for number, again in ((0, ""), (1, ""), (2, ""), (0, ", repeated,")):
         run = runs[number]
-        found = ordinary.ask("train", options=judged.options, cache=str(judged.cache), run=run)
+        found = ordinary.ask("train", options=judged.options, cache=str(judged.cache), **vars(run))
         try:
             if number not in expected:
                 expected[number] = trajectory(split, judged.cache, run)
         except UserError as error:
             problems.append(
-                f"an ordinary run at B = {run['expected_batch_size']} trains, but one in which "
+                f"an ordinary run at B = {run.expected_batch_size} trains, but one in which "
                 f"the update is told nothing but what was released fails: {error}"
             )
             break
@@ -282,7 +357,7 @@ def _compare(judged: Judged, trained: Sequence[tuple[float, int, int | None, int
         off = [t for t, (one, other) in enumerate(pairs, 1) if not torch.equal(one, other)]
         if off:
             problems.append(
-                f"a run at B = {run['expected_batch_size']}{again} takes another step {off[0]} "
+                f"a run at B = {run.expected_batch_size}{again} takes another step {off[0]} "
                 "than one in which the update is told nothing but what was released"
             )
     steps = sum(run[-1] for run in trained)
@@ -290,18 +365,18 @@ def _compare(judged: Judged, trained: Sequence[tuple[float, int, int | None, int
     judged.note("processes", problems, held)
 
 
-def _contract(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, Any]:
+def _contract(judged: Judged, subject: Subject, *, whole: bool) -> ContractFinding:
     if whole:
         found = check_contract(subject, judged.cache, seed=secrets.randbits(31))
     else:
         found = check_contract(subject, None, attacked=(2,), seed=secrets.randbits(31))
         found_in_updates = check_updates(subject, judged.cache, RUNS[1:])
         judged.findings += [finding for finding in found_in_updates if finding.name != TRAINS]
-    held = {each["name"]: each["said"] for each in found["checks"] if each["holds"]}
+    held = {each.name: each.said for each in found.checks if each.holds}
     held["sensitivity"] = "no example moves a release further than declared"
-    if found["noise"] is not None:
-        held["noise"] = found["noise"]["said"]
-    broken = dict(zip(found["broken_checks"], found["broken"], strict=True))
+    if found.noise is not None:
+        held["noise"] = found.noise.said
+    broken = dict(zip(found.broken_checks, found.broken, strict=True))
     if TRAINS in broken:  # a matter of use, not of privacy
         held[TRAINS] = f"remark: {broken.pop(TRAINS)}"
     for name in {**held, **broken}:
@@ -309,17 +384,17 @@ def _contract(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, Any
     return found
 
 
-def _empirical(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, Any]:
+def _empirical(judged: Judged, subject: Subject, *, whole: bool) -> EmpiricalFinding:
     found = audit(subject, judged.cache, Settings() if whole else QUICK)
     said = (
-        f"releases show ε {found['bound']['epsilon']:.2f} and final parameters show "
-        f"ε {found['final_bound']['epsilon']:.2f}; claimed is {found['claimed_epsilon']:.2f}"
+        f"releases show ε {found.bound.epsilon:.2f} and final parameters show "
+        f"ε {found.final_bound.epsilon:.2f}; claimed is {found.claimed_epsilon:.2f}"
     )
-    judged.note("audit", [said] if found["verdict"] == "refuted" else [], said)
+    judged.note("audit", [said] if found.verdict == "refuted" else [], said)
     return found
 
 
-def _claim(method: Method) -> dict[str, Any]:
+def _claim(method: Method) -> MayClaim:
     """Return what the method may claim at example settings, and under which adjacency."""
     unit = units_of(digits_for(Subject(method)), method)
     size, steps = min(TASK[0], unit.count), TASK[1]
@@ -331,17 +406,17 @@ def _claim(method: Method) -> dict[str, Any]:
         calibration = calibrate(budget)
         epsilons[str(sigma)] = calibration.epsilon
         profiles[str(sigma)] = calibration.profile.stated()
-    return {
-        "adjacency": mechanism.adjacency,
-        "claim": claim(mechanism),
-        "accountant": mechanism.accountant,
-        "delta": DELTA,
-        "examples": unit.count,
-        "expected_batch_size": size,
-        "steps": steps,
-        "epsilon": epsilons,
-        "profile": profiles,
-    }
+    return MayClaim(
+        adjacency=mechanism.adjacency,
+        claim=claim(mechanism),
+        accountant=mechanism.accountant,
+        delta=DELTA,
+        examples=unit.count,
+        expected_batch_size=size,
+        steps=steps,
+        epsilon=epsilons,
+        profile=profiles,
+    )
 
 
 # Controls
@@ -408,24 +483,24 @@ BESIDE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 # Mistakes outside of a method's file, and whether the check for each notices it.
 DIRECT: Mapping[str, Callable[[Subject, Path], bool]] = {
-    "half-noise": lambda broken, cache: not check_noise(broken, cache)["holds"],
+    "half-noise": lambda broken, cache: not check_noise(broken, cache).holds,
     "shuffled-as-poisson": lambda broken, _: not check_sampler(broken).holds,
     "realised-batch-size": lambda broken, _: (
-        check_contract(broken, attacked=(2,))["verdict"] == "broken"
+        check_contract(broken, attacked=(2,)).verdict == "broken"
     ),
 }
 
 
-def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> dict[str, Any]:
+def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> JudgedControl:
     """Judge a file whose verdict is known, in short, and say whether it came out as expected."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{name}.py"
         file.write_text(text, encoding="utf-8")
-        found = [each["name"] for each in judge(file, cache, whole=False)["refuted_by"]]
+        found = [each.name for each in judge(file, cache, whole=False).refuted_by]
     if leaks:
         leaks = (*leaks, *DIRECT)
         for mistake, noticed in DIRECT.items():
             build = CONTROLS[mistake].build
             found += [mistake] if build is not None and noticed(build(), cache) else []
     expected = set(leaks) <= set(found) if leaks else not found
-    return {"name": name, "must_find": list(leaks), "found": found, "as_expected": expected}
+    return JudgedControl(name=name, must_find=list(leaks), found=found, as_expected=expected)

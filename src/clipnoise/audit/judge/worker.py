@@ -21,7 +21,16 @@ from typing import Any
 import torch
 
 from clipnoise import plugins
-from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, pack, unpack
+from clipnoise.audit.judge.wire import (
+    OF_METHOD,
+    OF_QUERY,
+    REMEMBERING,
+    Cost,
+    Fault,
+    JudgedRun,
+    pack,
+    unpack,
+)
 from clipnoise.audit.subject import Subject, run_spec, subject, with_numbers
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
@@ -53,7 +62,7 @@ def snapshot(modules: Iterable[str]) -> dict[str, tuple[object, ...]]:
     return found
 
 
-def _members(name: str, module: ModuleType) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _members(name: str, module: ModuleType) -> Iterator[tuple[str, Mapping[str, object]]]:
     yield name, dict(vars(module))
     for value in list(vars(module).values()):
         if isinstance(value, type) and value.__module__ == name:
@@ -115,16 +124,15 @@ class Worker:
             made = start.method
         return made
 
-    def answer(self, question: dict[str, Any]) -> Any:
+    def answer(self, ask: str, **values: Any) -> Any:
         """Return the answer to a question: a function of this class, and what it is called with."""
-        name, values = question.pop("ask"), question
-        return getattr(self, f"ask_{name}")(**values)
+        return getattr(self, f"ask_{ask}")(**values)
 
     def ask_methods(self) -> list[str]:
         """Return the ids of the file's methods."""
         return [name for name, kind in methods().items() if is_own(kind.__module__)]
 
-    def ask_facts(self, name: str, options: str, part: str = "") -> dict[str, Any]:
+    def ask_facts(self, name: str, options: str, part: str = "") -> dict[str, object]:
         """Choose a method, and return what its class and its query say of themselves."""
         self.name = name
         method = self.method(options, part)
@@ -136,7 +144,7 @@ class Worker:
             **{name: getattr(method.query, name) for name in OF_QUERY},
         }
 
-    def ask_call(self, options: str, part: str, hook: str, words: list[Any]) -> dict[str, Any]:
+    def ask_call(self, options: str, part: str, hook: str, words: list[Any]) -> dict[str, object]:
         """Return what a hook of the method or of its query returns, and the memory after it."""
         method = self.method(options, part)
         owner = method.query if hook in ("components", "values") else method
@@ -151,12 +159,12 @@ class Worker:
         state.unwritten -= {name for name in state.unwritten if state.buffers[name]._version}
         return {"found": found, "state": state}
 
-    def ask_train(self, options: str, cache: str, run: dict[str, Any]) -> list[Any]:
+    def ask_train(self, options: str, cache: str, **run: Any) -> list[torch.Tensor]:
         """Train as any run does, all in this process, and return what `trajectory` does."""
-        return trajectory(Subject(self.method(options, "")), Path(cache), run)
+        return trajectory(Subject(self.method(options, "")), Path(cache), JudgedRun(**run))
 
-    def ask_cost(self, options: str, cache: str) -> dict[str, Any]:
-        """Return what a step costs: relative time, gradients, and memory for each parameter.
+    def ask_cost(self, options: str, cache: str) -> Cost:
+        """Return what a step costs.
 
         A method that protects users is compared with DP-FedAvg, so that both have users in their
         batches and train as long on each; any other with DP-SGD. The two take turns step by
@@ -185,23 +193,23 @@ class Worker:
                 runs[k].step(batch)
                 seconds[k].append(time.perf_counter() - start)
         held = sum(buffer.numel() for buffer in runs[0].state.buffers.values())
-        return {
-            "than": than.method.id,
-            "unit": "example" if local is None else "user",
-            "time": median(map(truediv, *seconds)),
-            "passes": own.method.passes(),
-            "buffers": held // runs[0].theta.numel(),
-        }
+        return Cost(
+            than=than.method.id,
+            unit="example" if local is None else "user",
+            time=median(map(truediv, *seconds)),
+            passes=own.method.passes(),
+            buffers=held // runs[0].theta.numel(),
+        )
 
     def ask_changed(self) -> list[str]:
         """Return which functions of libraries have been replaced."""
         return changed(self.before, self.modules)
 
 
-def trajectory(subject: Subject, cache: Path, run: dict[str, Any]) -> list[torch.Tensor]:
-    """Return θ and the model after each step of a run, from the arguments of `run_spec`."""
-    sigma = run["noise_multiplier"]
-    training = Run.prepare(run_spec(subject, **run), cache, "cpu", noise_multiplier=sigma)
+def trajectory(subject: Subject, cache: Path, run: JudgedRun) -> list[torch.Tensor]:
+    """Return θ and the model after each step of a run."""
+    spec, sigma = run_spec(subject, **vars(run)), run.noise_multiplier
+    training = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
     found = []
     for batch in training.batches():
         training.step(batch)
@@ -209,8 +217,8 @@ def trajectory(subject: Subject, cache: Path, run: dict[str, Any]) -> list[torch
     return found
 
 
-def _fault(error: BaseException, file: Path) -> dict[str, Any]:
-    """Return an exception as a message, with whether the privacy boundary refused something."""
+def _fault(error: BaseException, file: Path) -> Fault:
+    """Return an exception, with whether the privacy boundary refused something."""
     cause: BaseException = error.__cause__ or error
     frames, trace = [("", 0)], cause.__traceback__
     while trace is not None:
@@ -219,12 +227,12 @@ def _fault(error: BaseException, file: Path) -> dict[str, Any]:
     lines = [line for name, line in frames if name == str(file)]
     place = Path(frames[-1][0])  # the boundary, or what no class may redefine
     refused = place.parent == CORE or place == SEALING or REFUSED.search(str(cause)) is not None
-    return {
-        "kind": type(cause).__name__,
-        "said": str(error),
-        "line": lines[-1] if lines else None,
-        "boundary": refused and isinstance(cause, TypeError | AttributeError | ValueError),
-    }
+    return Fault(
+        kind=type(cause).__name__,
+        said=str(error),
+        line=lines[-1] if lines else None,
+        boundary=refused and isinstance(cause, TypeError | AttributeError | ValueError),
+    )
 
 
 def serve(connection: Connection, file: Path) -> None:
@@ -237,8 +245,7 @@ def serve(connection: Connection, file: Path) -> None:
         except EOFError:
             return
         try:
-            reply: dict[str, Any] = {"answer": worker.answer(question)}
-            sent = pack(reply)
+            sent = pack({"answer": worker.answer(**question)})
         except Exception as error:
             sent = pack({"fault": _fault(error, file)})
         connection.send_bytes(sent)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, NonNegative, Positive, Probability, parse
 
+if TYPE_CHECKING:
+    from clipnoise.privacy.profile import StatedProfile
+
 Drawn = Literal["poisson", "shuffled", "cyclic", "fixed-size", "full"]
+Level = Literal["quick", "full"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,32 @@ class LoopFinding:
         """Return that a check could not be made."""
         return cls(name, None, why)
 
-    def plain(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**asdict(self), "remarks": list(self.remarks)}
+
+@dataclass(frozen=True, kw_only=True)
+class LoopJudgement:
+    """The verdict on a training loop.
+
+    Attributes:
+        file, sha256: of the file with the loop; None of a loop that is called.
+        profile: what attacks a claim that is not refuted allows.
+        examples, level, runs: how many private examples the loop has, and what was spent on it.
+        checks, skipped: the checks that could be made, and those that could not.
+        false_refutation: the probability, at most, that an honest loop is refuted by chance.
+        not_checked: in words.
+    """
+
+    file: str | None = None
+    sha256: str | None = None
+    kind: Literal["judge-loop"] = "judge-loop"
+    claim: Claim
+    profile: StatedProfile | None
+    examples: int
+    level: Level
+    runs: int
+    verdict: Literal["refuted", "not refuted"]
+    refuted_by: list[LoopFinding]
+    checks: list[LoopFinding]
+    skipped: list[LoopFinding]
+    remarks: list[str]
+    false_refutation: float
+    not_checked: list[str]

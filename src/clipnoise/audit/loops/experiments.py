@@ -6,18 +6,17 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import binom
 from torch import Tensor
 
-from clipnoise.audit.loops.claim import Claim
+from clipnoise.audit.loops.claim import Claim, Level
 from clipnoise.audit.loops.residual import NoiseSeen, measured
 from clipnoise.audit.loops.watched import Change, Item, Loop, Trace, WatchedData
 
-Level = Literal["quick", "full"]
 FAR = 30.0  # how far out of range the input of a hostile example is
 # The same where all examples are one: with inputs further away a network may have the right answer,
 # and no gradient, in some of its random beginnings.

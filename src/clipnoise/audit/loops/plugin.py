@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from clipnoise.audit.loops.claim import Claim
-    from clipnoise.audit.loops.experiments import Level
+    from clipnoise.audit.loops.claim import Claim, Level, LoopJudgement
 
-Audit = Callable[..., dict[str, Any]]
+Audit = Callable[..., "LoopJudgement"]
 
 
 @pytest.fixture
@@ -28,11 +27,11 @@ def dp_audit() -> Audit:
 
     def audit(
         train: Callable[..., Any], claim: Claim, data: Any = None, level: Level = "quick"
-    ) -> dict[str, Any]:
+    ) -> LoopJudgement:
         from clipnoise.audit.loops.verdict import digits, judge_loop
 
         result = judge_loop(claim, train, digits() if data is None else data, level=level)
-        reasons = [f"{each['name']}: {each['said']}" for each in result["refuted_by"]]
+        reasons = [f"{each.name}: {each.said}" for each in result.refuted_by]
         if reasons:
             pytest.fail("the claim is refuted\n" + "\n".join(reasons), pytrace=False)
         return result

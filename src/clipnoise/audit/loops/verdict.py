@@ -8,15 +8,15 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from clipnoise.audit.loops.accounting import check_accounting, check_sampling, claimed_profile
 from clipnoise.audit.loops.boundary import check_apart, check_divisor, check_sensitivity_of_loop
-from clipnoise.audit.loops.claim import Claim, LoopFinding
-from clipnoise.audit.loops.experiments import ALPHA, Experiments, Level
+from clipnoise.audit.loops.claim import Claim, Level, LoopFinding, LoopJudgement
+from clipnoise.audit.loops.experiments import ALPHA, Experiments
 from clipnoise.audit.loops.noise import check_noise_size
 from clipnoise.audit.loops.published import check_canaries, check_published, check_training
 from clipnoise.audit.loops.smallest import check_smallest_batch
@@ -63,7 +63,7 @@ class LoopFile:
 
 def judge_loop(
     claim: Claim, train: Callable[..., Any], data: Any, *, level: Level = "full", seed: int = 0
-) -> dict[str, Any]:
+) -> LoopJudgement:
     """Put every check to a training loop.
 
     Args:
@@ -76,8 +76,8 @@ def judge_loop(
         seed: of the runs; the same one gives the same judgement of a loop that can be repeated.
 
     Returns:
-        Plain data: the verdict ("not refuted" or "refuted"), what each check found and would have
-        found, what attacks a claim that is not refuted allows, and what was not checked.
+        The verdict, what each check found and would have found, what attacks a claim that is not
+        refuted allows, and what was not checked.
 
     Raises:
         UserError: the loop fails, the claim has a value out of range, or nothing can be checked.
@@ -91,21 +91,20 @@ def judge_loop(
         raise UserError(f"nothing of the claim can be checked. {why}")
     refuted = [finding for finding in made if not finding.holds]
     profile = None if refuted else claimed_profile(claim, runs.examples)
-    return {
-        "kind": "judge-loop",
-        "claim": asdict(claim),
-        "profile": None if profile is None else profile.stated(),
-        "examples": runs.examples,
-        "level": level,
-        "runs": runs.count,
-        "verdict": "refuted" if refuted else "not refuted",
-        "refuted_by": [finding.plain() for finding in refuted],
-        "checks": [finding.plain() for finding in made],
-        "skipped": [finding.plain() for finding in findings if finding.holds is None],
-        "remarks": [remark for finding in findings for remark in finding.remarks],
-        "false_refutation": ALPHA,
-        "not_checked": list(NOT_CHECKED),
-    }
+    return LoopJudgement(
+        claim=claim,
+        profile=None if profile is None else profile.stated(),
+        examples=runs.examples,
+        level=level,
+        runs=runs.count,
+        verdict="refuted" if refuted else "not refuted",
+        refuted_by=refuted,
+        checks=made,
+        skipped=[finding for finding in findings if finding.holds is None],
+        remarks=[remark for finding in findings for remark in finding.remarks],
+        false_refutation=ALPHA,
+        not_checked=list(NOT_CHECKED),
+    )
 
 
 def _explained(check: Callable[[Experiments], LoopFinding], runs: Experiments) -> LoopFinding:
@@ -177,9 +176,9 @@ def digits() -> list[tuple[Any, Any]]:
     return list(zip(inputs, torch.as_tensor(found.target), strict=True))
 
 
-def judge_file(file: Path, *, level: Level = "full") -> dict[str, Any]:
+def judge_file(file: Path, *, level: Level = "full") -> LoopJudgement:
     """Judge the loop in a file, as `judge_loop` does."""
     found = read_loop(file)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     result = judge_loop(found.claim, found.train, found.data, level=level)
-    return {"file": file.name, "sha256": digest, **result}
+    return replace(result, file=file.name, sha256=digest)

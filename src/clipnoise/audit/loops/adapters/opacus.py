@@ -103,7 +103,7 @@ def watch(
         yield
 
 
-def _asked(optimizer: Any, loader: Any) -> dict[str, Any]:
+def _asked(optimizer: Any, loader: Any) -> Found:
     """Return σ, C, B as the accountant takes it, and the sampler if it is a known one."""
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
     from torch.utils.data import RandomSampler, SequentialSampler

@@ -74,7 +74,7 @@ def releases(
     """
     after: list[Tensor] = []
 
-    def before_step(optimizer: Optimizer, words: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def before_step(optimizer: Optimizer, words: tuple[Any, ...], named: dict[str, object]) -> None:
         seen(optimizer)
         if optimizer is not stepping():
             return

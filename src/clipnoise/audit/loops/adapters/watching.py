@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any
@@ -14,7 +14,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import parse
 
 Record = Callable[[Any], Any]
-Found = dict[str, Any]
+Found = dict[str, Any]  # values of `Claim` and of a library, by name
 # (record, found, data): while it is open, releases are recorded and what is claimed is put down.
 Watch = Callable[[Record, Found, WatchedData], AbstractContextManager[None]]
 
@@ -62,7 +62,7 @@ def tried(train: Callable[..., Any], watch: Watch, data: Any) -> Found:
     return {"steps": trace.steps, **found}
 
 
-def claim_of(found: Mapping[str, Any], given: Mapping[str, Any]) -> Claim:
+def claim_of(found: Found, given: Found) -> Claim:
     """Return a claim: what was found, but for what is given.
 
     Raises:
