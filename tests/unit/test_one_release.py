@@ -170,7 +170,8 @@ def test_the_products_change_no_prediction_and_no_example_is_far_longer_than_ano
     x = torch.randn(N, FEATURES, generator=draw) * torch.logspace(-6, 6, N).unsqueeze(1)
     x[1], x[2, 1:] = 0.0, 0.0
     y = torch.randint(CLASSES, (N,), generator=draw)
-    network = LeastSquares().build(Signature("features", (FEATURES,), CLASSES), Path("weights"))
+    signature = Signature("features", (FEATURES,), CLASSES)
+    network: Any = LeastSquares().build(signature, Path("weights"))
     engine = VmapEngine(network.train(), ClassScores().losses)
     norms = engine.per_example_gradients(x, y, engine.flat.theta).norm(dim=1)
     others = norms[torch.arange(N) != 1]

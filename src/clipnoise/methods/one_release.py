@@ -123,7 +123,8 @@ class DPLeastSquares(OneRelease):
 
     def smallest(self, matrix: Tensor, state: State) -> Tensor:
         """Return λ₁, the smallest eigenvalue of S̃, shape ()."""
-        return torch.linalg.eigvalsh(matrix)[0]
+        eigenvalues: Tensor = torch.linalg.eigvalsh(matrix)
+        return eigenvalues[0]
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         found = self.sums(released, state)
@@ -132,8 +133,8 @@ class DPLeastSquares(OneRelease):
         matrix = symmetric(products)
         p = len(matrix)
         tau = math.sqrt(state.step * public.noise_variance(self.clip_norm))
-        rounding = torch.finfo(found.dtype).eps * float(matrix.abs().max())
-        least = max(self.ridge * tau * math.sqrt(p), p * rounding, SHORTEST)
+        rounding = p * torch.finfo(found.dtype).eps * matrix.abs().max()
+        least = rounding.clamp(min=max(self.ridge * tau * math.sqrt(p), SHORTEST))
         lift = (least - self.smallest(matrix, state)).clamp(min=0)
         weights = torch.linalg.solve(matrix + lift * torch.eye(p).to(matrix), sums.mT).mT
         return torch.cat([products.flatten(), weights.flatten()]).to(found) - state.theta
@@ -146,7 +147,7 @@ def symmetric(products: Tensor) -> Tensor:
         products: its rows from the diagonal on, p(p + 1)/2 numbers.
     """
     p = math.isqrt(2 * products.numel())
-    matrix = products.new_zeros(p, p)
-    i, j = torch.triu_indices(p, p, device=products.device)
-    matrix[i, j] = matrix[j, i] = products.flatten()
-    return matrix
+    i, j = torch.triu_indices(p, p)
+    places = torch.zeros(p, p, dtype=torch.int64)
+    places[i, j] = places[j, i] = torch.arange(len(i))
+    return products.flatten()[places.to(products.device)]

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Positive
@@ -63,7 +64,7 @@ class LeastSquares(Model):
         self.require(signature)
         p = math.prod(signature.shape) + 1
 
-        def forward(network: nn.Module, inputs: Tensor) -> Tensor:
+        def forward(network: Any, inputs: Tensor) -> Any:
             directions = nn.functional.normalize(inputs.flatten(1), dim=1)
             x = nn.functional.pad(self.length * directions, (0, 1), value=1.0)
             i, j = torch.triu_indices(p, p, device=x.device)
