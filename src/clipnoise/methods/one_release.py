@@ -101,9 +101,9 @@ class DPLeastSquares(OneRelease):
     `clipnoise.replay` is that of one feature.
 
     Source: Wang 2018 (AdaSSP, arXiv 1803.02596, Algorithm 2) for the noisy sums and
-    λ = max(0, τ√(p log(2p²/ϱ)) − λ̃₁). There the budget is split between S̃, R̃ and λ̃₁, which is the
-    eigenvalue without noise, released by itself. Here both sums are one release of which λ₁ is a
-    function, κ is in the place of √log(2p²/ϱ), and what is regressed is whether y is the class.
+    λ = max(0, τ√(p log(2p²/ϱ)) − λ̃₁). There the budget is split between S̃, R̃ and λ̃₁, a release of
+    the smallest eigenvalue of Σxxᵀ. Here both sums are one release of which λ₁ is a function, κ is
+    in the place of √log(2p²/ϱ), and what is regressed is whether y is the class.
     """
 
     id = "dp-least-squares"
