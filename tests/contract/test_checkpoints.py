@@ -47,7 +47,7 @@ def spec(name: str = "dp-adam", options: dict[str, Any] | None = None, **privacy
     return from_mapping(
         {
             "dataset": {"id": "digits-users" if users else "digits", **public},
-            "model": "logistic",
+            "model": method.made_for or "logistic",
             "method": {"id": name, **required(name), **options},
             "privacy": {"noise_multiplier": 1, **privacy} if query.draws else None,
             "training": {

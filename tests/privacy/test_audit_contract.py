@@ -63,6 +63,7 @@ SOUND = [
     "adaclip",
     "dp-microadam",
     "dp-prototypes",
+    "dp-least-squares",
     "dp-sgd-slaclip",
     "tp-topk",
 ]

@@ -48,6 +48,7 @@ SAID = {
     "count-without-noise": "times the declared variance of the count",
     "realised-batch-size": "the denominator changes",
     "private-class-sizes": "the denominator changes",
+    "private-ridge": "depends on private data",
     "private-preconditioner": "as far as declared",
     "scaled-after-clipping": "as far as declared",
     "noise-on-active-alone": "times the declared variance",

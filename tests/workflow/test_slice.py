@@ -49,9 +49,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     league = folder / f"workflow/studies/{LEAGUE}.yaml"
     study = yaml.safe_load(league.read_text())
     del study["scales"]
-    whole = "one-release"  # its batch is the dataset, at every scale
-    del study["panels"][whole]
-    study["report"] = [item for item in study["report"] if item.get("panel") != whole]
+    whole = ["one-release", "one-release-of-products"]  # a batch is the dataset, at every scale
+    for name in whole:
+        del study["panels"][name]
+    study["report"] = [item for item in study["report"] if item.get("panels") != whole]
     for panel in study["panels"].values():
         ids = [one if isinstance(one, str) else one["id"] for one in panel["methods"]]
         families = {

@@ -127,6 +127,7 @@ CONTROLS: Mapping[str, Control] = {
     "node-at-c": _broken(node_sensitivity=1.0),
     "realised-batch-size": _broken(form=mistakes.divide_by_realised_size),
     "private-class-sizes": _broken("dp-prototypes", form=mistakes.divide_by_class_sizes),
+    "private-ridge": Control(lambda: Subject(mistakes.RidgeFromMean())),
     "private-preconditioner": _broken(form=mistakes.scale_by_private_statistics),
     "scaled-after-clipping": _broken("adaclip", form=mistakes.scale_after_clipping),
     "noise-on-active-alone": _broken(

@@ -27,6 +27,7 @@ from clipnoise.core.step import Crossing, privatize
 from clipnoise.core.taken import GradientsAndSlacks
 from clipnoise.data.base import Examples
 from clipnoise.gradients.engine import LogicalBatch, logical_sum
+from clipnoise.methods.one_release import DPLeastSquares, symmetric
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
 from clipnoise.privacy.noise import IndependentNoise, NoiseSource
 from clipnoise.privacy.noise.cancelling import CancellingNoise
@@ -173,6 +174,20 @@ class ClipNormFromMean(LeakySGD):
 
     def clip_norm_at(self, step: int) -> float:
         return self.clip_norm + (float(KEPT[-1].norm()) if KEPT else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RidgeFromMean(DPLeastSquares):
+    """Take the smallest eigenvalue from the mean without noise, and not from what is released."""
+
+    id = "leaky-least-squares"
+    query = KeepsMean()
+
+    clip_norm: float = 1.0
+
+    def smallest(self, matrix: Tensor, state: State) -> Tensor:
+        clean = -_kept(state.like)[: len(matrix) * (len(matrix) + 1) // 2]
+        return super().smallest(symmetric(clean).to(matrix), state)
 
 
 class TrainsNothing(LeakySGD):

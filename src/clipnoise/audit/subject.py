@@ -14,7 +14,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.gradients.engine import LogicalBatch, logical_sum
 from clipnoise.methods.base import WithSideInformation, example_settings, method_class
-from clipnoise.models.dense import Logistic
+from clipnoise.models.base import model_class
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
@@ -170,8 +170,9 @@ def run_spec(
     dataset: Dataset | None = None,
     seed: int = 0,
 ) -> RunSpec:
-    """Return the spec of a run of logistic regression on digits with an audited method.
+    """Return the spec of a run of an audited method on digits.
 
+    It trains logistic regression, or the model that the method is made for.
     The expected batch size is in micro-batches and at most the number of private units, which is
     that of the digits unless it is given.
     """
@@ -192,7 +193,7 @@ def run_spec(
     training = Training(expected_batch_size=size, steps=steps, evaluations=1)
     return RunSpec(
         dataset=chosen,
-        model=Logistic(),
+        model=model_class(method.made_for or "logistic")(),
         method=method,
         privacy=privacy if subject.method.query.draws else None,
         training=replace(training, physical_batch_size=512),

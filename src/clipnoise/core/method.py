@@ -97,6 +97,8 @@ class Method(Immutable):
             an option `side_information` that names its source.
         gradients_of: what is differentiated: the loss of the task, or the negative output of an
             example's class. In one linear layer the latter has minus the features as its gradient.
+        made_for: the id of a model, where the method is for networks like that one alone; audits
+            train it.
         may_change: the hyper-parameters that a schedule may change from step to step. The hooks and
             `update` read the number of the step; a method whose formulas take one of them to be the
             same at every step leaves it out.
@@ -110,6 +112,7 @@ class Method(Immutable):
     uses_public_gradient: ClassVar[bool] = False
     uses_side_information: ClassVar[bool] = False
     gradients_of: ClassVar[Literal["loss", "class score"]] = "loss"
+    made_for: ClassVar[str | None] = None
     may_change: ClassVar[tuple[str, ...]] = MAY_CHANGE
 
     @classmethod

@@ -128,7 +128,7 @@ def _needs(kind: type[Method]) -> str:
         "clean gradients": issubclass(kind, OracleMethod) and kind.reads_gradient(),
         "a public warm start": kind.warms_up(),
         "past iterates": kind.iterates is not Method.iterates,
-        "one linear layer": kind.check_shapes is not Method.check_shapes,
+        f"a network like {kind.made_for}": kind.made_for is not None,
     }
     return ", ".join(name for name, wanted in wants.items() if wanted) or "–"
 

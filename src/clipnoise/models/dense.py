@@ -6,11 +6,14 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from clipnoise.data.signature import Signature
-from clipnoise.fields import Count
-from clipnoise.lazy import nn
-from clipnoise.models.base import Model, Part, PartlyTrained
+from clipnoise.fields import Count, Positive
+from clipnoise.lazy import Tensor, nn, torch
+from clipnoise.models.base import Model, Part, PartlyTrained, network_of
+
+MOST_FEATURES = 1500  # whose products are a million parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,49 @@ class Logistic(Model):
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         self.require(signature)
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(signature.shape), signature.outputs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastSquares(Model):
+    """Linear scores, and a number for each product of two features: for `dp-least-squares`.
+
+    The features, scaled to one length, and a 1 are x, and the scores are Wx + Σ_{i≤j} a_ij x_i x_j.
+    Every class has the same second term, which changes no prediction. It makes the products and
+    the features of an example the gradient of its class's score, of which one release can add both.
+
+    Attributes:
+        length: ‖x‖ without the 1. Noise is relative to the whole gradient, whose part of products
+            grows with the square of the length.
+    """
+
+    id = "least-squares"
+    work = 150.0
+    title = "Least squares"
+    accepts = f"vectors and images of at most {MOST_FEATURES:,} numbers, with one output per class"
+
+    length: Positive = 1.5
+
+    @classmethod
+    def takes(cls, signature: Signature) -> bool:
+        small = math.prod(signature.shape) <= MOST_FEATURES
+        return small and signature.task_name == "classification" and Logistic.takes(signature)
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
+        self.require(signature)
+        p = math.prod(signature.shape) + 1
+
+        def forward(network: Any, inputs: Tensor) -> Any:
+            directions = nn.functional.normalize(inputs.flatten(1), dim=1)
+            x = nn.functional.pad(self.length * directions, (0, 1), value=1.0)
+            i, j = torch.triu_indices(p, p, device=x.device)
+            return network.scores(x) + network.products(x[:, i] * x[:, j])
+
+        return network_of(
+            forward,
+            by_rows=True,
+            products=nn.Linear(p * (p + 1) // 2, 1, bias=False),
+            scores=nn.Linear(p, signature.outputs, bias=False),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,10 @@ from clipnoise.fields import parse
 
 REMEMBERING = ("clipping", "update")  # the hooks of a method that may change its memory
 # What the class of a method and that of its query say of themselves.
-OF_METHOD = ("id", "sees", "gradients_of", "uses_public_gradient", "uses_side_information")
+OF_METHOD = (
+    *("id", "sees", "gradients_of", "made_for"),
+    *("uses_public_gradient", "uses_side_information"),
+)
 OF_QUERY = ("private", "adjacency", "of")
 PLACE = "a tensor"  # the key that stands for a tensor in the JSON part of a message
 KIND = "a kind"  # the key that stands for an object of one of the classes below
