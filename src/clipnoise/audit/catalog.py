@@ -31,6 +31,9 @@ MISTAKES: Mapping[str, str] = {
     ),
     "realised-batch-size": "The sum is divided by the size of the batch that was drawn.",
     "private-class-sizes": "The sum of each class is divided by its size, which is private.",
+    "curvature-left-out": (
+        "A perturbed objective has next to no λ, and its minimum is accounted as its noise."
+    ),
     "delta-of-batches": (
         "δ is 1/(number of batches), far above 1/n, and ε is quoted beside those of a small δ."
     ),
