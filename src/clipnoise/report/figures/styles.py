@@ -96,7 +96,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "adas-fed": (VERMILION, "h", (6.0, 1.0, 1.0, 1.0)),
     # from one release
     "dp-prototypes": (BLACK, "*", (6.0, 1.0, 1.0, 1.0)),
-    "dp-objective-perturbation": (GREY, "*", (6.0, 1.0, 1.0, 1.0)),
+    "dp-objective-perturbation": (BLACK, "X", (6.0, 1.0, 1.0, 1.0)),
     # references
     "sgd": (GREY, ">", DOTTED),
     "adam": (GREY, "X", DOTTED),
