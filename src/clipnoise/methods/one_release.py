@@ -70,14 +70,14 @@ class DPPrototypes(OnFixedFeatures):
 
 @dataclass(frozen=True, kw_only=True)
 class DPObjectivePerturbation(OnFixedFeatures):
-    """θ̃, the mean of minima of Σ log(1 + e^{−m_i(θ)}) + (λ/2)‖θ‖² + b·θ, one for each step.
+    """θ̃, the mean of minima of Σ log(1 + e^{m − m_i(θ)}) + (λ/2)‖θ‖² + b·θ, one a step.
 
-    m_i = θ·u_i is the margin of an example's class, its score less the mean of all scores, with u_i
-    clipped to C; b is the noise. For a network of one linear layer on fixed features. One step of
-    the sampler `full` is all that it needs. ε covers that the minimum is an approximate one; λ
-    follows from σ, C and `curvature_share` ρ: of 1/σ² a share ρ is for what the curvature of the
-    objective and the solver reveal, and the more that is, the smaller is λ. The proof is in the
-    docstring of `clipnoise.core.taken.AtMinimum`.
+    m_i = −θ·u_i is the margin of an example's class, its score less the mean of all scores, with
+    u_i clipped to C; m is `margin`, and b the noise. For a network of one linear layer on fixed
+    features. One step of the sampler `full` is all that it needs. ε covers that the minimum is an
+    approximate one; λ follows from σ, C and `curvature_share` ρ: of 1/σ² a share ρ is for what the
+    curvature of the objective and the solver reveal, and the more that is, the smaller is λ. The
+    proof is in the docstring of `clipnoise.core.taken.AtMinimum`.
 
     Source: Chaudhuri et al. 2011; Iyengar et al. 2019; Redberg, Koskela and Wang 2023 (arXiv
     2401.00583); the loss of several classes is that of Zou, Zhu and Hastie 2008 (arXiv 0901.3988).
