@@ -100,13 +100,14 @@ def clippings(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
     """Yield the clippings of a life of nine steps."""
     state = State(like=torch.zeros(D, dtype=torch.float64))
     draw = torch.Generator().manual_seed(seed)
-    seen: list[Clipping] = []
+    seen: dict[int, Clipping] = {}  # the last one of each step
 
     def form(clipping: Clipping) -> ClippedSum:
-        seen.append(clipping)
-        size = 10.0 ** float(torch.randint(-3, 3, (1,), generator=draw))
+        seen[state.step] = clipping
+        batch = torch.Generator().manual_seed(1000 * seed + state.step)
+        size = 10.0 ** float(torch.randint(-3, 3, (1,), generator=batch))
         rows = [
-            size * torch.randn(4, len(vector), generator=draw, dtype=torch.float64)
+            size * torch.randn(4, len(vector), generator=batch, dtype=torch.float64)
             for _ in clipping.weights
         ]
         return ClippedSum(in_layers(rows, clipping))
@@ -128,7 +129,7 @@ def clippings(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
             noise=normals,
             past=[theta] * (t - 1),
         )
-    yield from seen
+    yield from seen.values()
 
 
 @pytest.mark.parametrize("b", [1.0, 4.0, 32.5])

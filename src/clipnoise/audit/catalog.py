@@ -34,6 +34,9 @@ MISTAKES: Mapping[str, str] = {
     "private-ridge": (
         "The λ of a least squares solution follows from an eigenvalue of the matrix without noise."
     ),
+    "curvature-left-out": (
+        "A perturbed objective has next to no λ, and its minimum is accounted as its noise."
+    ),
     "delta-of-batches": (
         "δ is 1/(number of batches), far above 1/n, and ε is quoted beside those of a small δ."
     ),

@@ -13,7 +13,9 @@ from clipnoise.audit.empirical import audit
 from clipnoise.audit.findings import ControlFinding, FalseClaim
 from clipnoise.audit.subject import Subject, subject
 from clipnoise.errors import unknown
+from clipnoise.lazy import np
 from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import epsilon
 
 if TYPE_CHECKING:
@@ -53,6 +55,28 @@ def delta_of_batches() -> FalseClaim:
         at_least,
         f"{epochs} epochs of {batches} batches, σ {sigma}: ε {claimed:.2f} at δ = 1/{batches}, at "
         f"least {at_least:.2f} at δ = 1e-5; δ is {examples / batches:.0f} times 1/n",
+    )
+
+
+def curvature_left_out() -> FalseClaim:
+    """Claim of objective perturbation what its noise would cost on the sum at a public point.
+
+    With the slope s and one example, b = −s(θ) − λθ falls with θ, so it says how likely |θ| ≤ r is
+    with the example and without it.
+    """
+    from scipy.special import expit, ndtr
+
+    sigma, delta, ridge = 1.0, 1e-5, 1e-4
+    claimed = gaussian_epsilon(sigma, delta)
+    r = np.geomspace(1e-2, 1e3, 200)
+    without = 2 * ndtr(ridge * r / sigma) - 1
+    inside = ndtr((ridge * r - expit(-r)) / sigma) - ndtr((-ridge * r - expit(r)) / sigma)
+    at_least = float(np.log(np.maximum(inside - delta, 1e-300) / without).max())
+    return FalseClaim(
+        claimed,
+        at_least,
+        f"σ {sigma}, δ {delta:g}, λ = {ridge:g}C²: the noise on the sum alone would cost ε "
+        f"{claimed:.2f}, the size of the minimum shows at least {at_least:.2f}",
     )
 
 
@@ -134,6 +158,7 @@ CONTROLS: Mapping[str, Control] = {
         "tp-topk", form=mistakes.leave_unmasked, cross=mistakes.noise_where_asked
     ),
     "shuffled-as-poisson": _broken(batches=mistakes.shuffled, claim=shuffled_as_poisson),
+    "curvature-left-out": Control(claim=curvature_left_out),
     "delta-of-batches": Control(claim=delta_of_batches),
     "clean-mean-in-update": _leak(mistakes.CleanUpdate, empirical=True),
     "last-run-in-update": _leak(mistakes.UpdateFromLastRun),

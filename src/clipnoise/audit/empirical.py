@@ -203,13 +203,13 @@ def _one_run(
     users = spec.dataset.user_unit() is not None
 
     def sums(batch: LogicalBatch) -> Tensor:
+        engine.known = method.query.of.zeros(expected)  # of the last sum of a step
         units = as_users(batch.examples.dense(), m) if users else batch.examples
         return subject.form(replace(batch, engine=engine, examples=units))
 
     run.sums = sums
     expected, state, seen = run.theta, run.state.copy(), []
     for batch in run.batches():
-        engine.known = method.query.of.zeros(expected)
         run.step(batch)
         engine.known = subject.ranks.total(engine.known)
         release = recorder.releases[-1]

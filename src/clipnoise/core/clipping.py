@@ -40,6 +40,8 @@ class Clipping:
         of: what is taken at the points: gradients, or in their place losses, of shape (1,); and
             the K coordinates that follow from the norm of each v_i. A v_i that is not finite adds
             0 to them.
+        weighed_at: θ of shape (d,), where `of` multiplies each v_i by the slope of a loss of θ·v_i,
+            or None for 1.
     """
 
     clip_norm: float | None
@@ -53,6 +55,7 @@ class Clipping:
     points: tuple[Tensor, ...] = ()
     rule: ClipRule = HARD
     of: Taken = GRADIENTS
+    weighed_at: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse a clip norm at which the norm of a vector could be lost, wherever it comes from.

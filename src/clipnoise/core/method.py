@@ -95,8 +95,9 @@ class Method(Immutable):
         uses_public_gradient: whether `public.gradient` must be there in every step.
         uses_side_information: whether `public.side_information` must be there; such a method has
             an option `side_information` that names its source.
-        gradients_of: what is differentiated: the loss of the task, or the negative output of an
-            example's class. In one linear layer the latter has minus the features as its gradient.
+        gradients_of: what is differentiated: the loss of the task, the negative output of an
+            example's class, or its margin, the mean of all outputs less that of its class. In one
+            linear layer the gradients of the latter two follow from the features alone.
         made_for: the id of a model, where the method is for networks like that one alone; audits
             train it.
         may_change: the hyper-parameters that a schedule may change from step to step. The hooks and
@@ -111,7 +112,7 @@ class Method(Immutable):
     sees: ClassVar[Literal["released values", "clean values"]] = "released values"
     uses_public_gradient: ClassVar[bool] = False
     uses_side_information: ClassVar[bool] = False
-    gradients_of: ClassVar[Literal["loss", "class score"]] = "loss"
+    gradients_of: ClassVar[Literal["loss", "class score", "class margin"]] = "loss"
     made_for: ClassVar[str | None] = None
     may_change: ClassVar[tuple[str, ...]] = MAY_CHANGE
 
@@ -239,7 +240,10 @@ class Method(Immutable):
         return 1
 
     def passes(self) -> int:
-        """Return how many gradients of a drawn example a step takes: one at each point."""
+        """Return how many gradients of a drawn example a step takes: one at each point.
+
+        A release at a minimum takes as many again for each sum that the solver asks for.
+        """
         local = self.local_training()
         return self.iterates() if local is None else local.epochs
 

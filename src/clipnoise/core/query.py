@@ -91,8 +91,10 @@ def declared(query: Query, clip_norm: float, expected_batch_size: float) -> tupl
         for key, value in vars(component).items():
             if not (quiet or 0 < value < math.inf):
                 raise ValueError(f"{name}: {key} must be positive and finite, got {value:g}")
-    if query.private and composition_cost(components) > 1 + ROUNDING:
+    if query.private and composition_cost(components) > 1 - query.of.spends + ROUNDING:
         raise ValueError(f"{name} is declared private, but adds too little noise")
+    if query.of.spends and type(query).values is not Query.values:
+        raise ValueError(f"{name}.values: what is taken at a minimum is released as it is")
     return components
 
 
@@ -140,8 +142,12 @@ class Query:
 
     @cached_property
     def draws(self) -> int:
-        """How many standard normal tensors a release uses: one per noisy component."""
-        return sum(component.noise_factor > 0 for component in self.components(1.0, 1.0))
+        """How many standard normal tensors a release uses: one per noisy component.
+
+        A release at a minimum uses a second one.
+        """
+        noisy = sum(component.noise_factor > 0 for component in self.components(1.0, 1.0))
+        return noisy + (self.of.spends > 0)
 
     def noise_like(self, theta: Tensor) -> Tensor:
         """Return zeros in the shape of the normal tensors of a release.

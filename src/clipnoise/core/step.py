@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 from clipnoise.core.clipping import _SEALED, ClippedSum, Clipping
 from clipnoise.core.method import Clean, Method, OracleMethod
+from clipnoise.core.minimum import minimum
 from clipnoise.core.query import Query, Released, declared
+from clipnoise.core.taken import AtMinimum
 from clipnoise.errors import UserError
 from clipnoise.lazy import torch
 
@@ -148,6 +151,8 @@ def step(
     if isinstance(method, OracleMethod) and method.reads_gradient():  # never private
         gradient = _clean_mean(clipped_sum(Clipping(clip_norm=None).at(theta)), public)
         clipping = replace(clipping, scale=method.oracle_scale(state, public, gradient))
+    if isinstance(clipping.of, AtMinimum) and public.noise_multiplier:
+        clipping, noise = _at_minimum(query, clipping.of, clipping, clipped_sum, noise, public)
     total = clipped_sum(clipping)
     released = cross(total, query, clipping, noise, public)
     if observe is not None:
@@ -160,6 +165,40 @@ def step(
         change = method.update(released, state, public)
     _check_update(method, state, change, theta)
     return theta + change
+
+
+def _at_minimum(
+    query: Query,
+    of: AtMinimum,
+    clipping: Clipping,
+    clipped_sum: Callable[[Clipping], ClippedSum],
+    noise: Sequence[Tensor],
+    constants: StepConstants,
+) -> tuple[Clipping, list[Tensor]]:
+    """Find the minimum of the objective that the first of two noises perturbs.
+
+    Without noise there is none: the audits, which measure how far an example moves what is released
+    before noise, see the clipped vectors themselves.
+
+    Returns:
+        The clipping of what is released there, and the noise on it: both noises as one.
+    """
+    c, b = clipping.bound, constants.expected_batch_size
+    (component,) = declared(query, c, b)
+    first, second = noise
+    deviation = component.noise_factor * constants.noise_multiplier * component.sensitivity
+    linear = math.sqrt(1 - of.second) * first
+    ridge = of.ridge(constants.noise_multiplier, c) / b
+
+    def gradient(theta: Tensor) -> Tensor:
+        at = theta.to(first.dtype)
+        mean = _clean_mean(clipped_sum(replace(clipping, weighed_at=at)), constants)
+        return mean.double() + deviation * linear.double() + ridge * at.double()
+
+    start = torch.zeros_like(first, dtype=torch.float64)
+    theta = minimum(gradient, start, curvature=c * c / 4 + ridge, tolerance=of.tolerance(c) / b)
+    both = linear + math.sqrt(of.second) * second
+    return replace(clipping, weighed_at=theta.to(first.dtype)), [both]
 
 
 def _check_update(method: Method, state: State, change: object, theta: Tensor) -> None:

@@ -98,6 +98,16 @@ class ClassScores(Classification):
         return -outputs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
+class ClassMargins(Classification):
+    """As `Classification`, but the loss is the mean output less that of the example's class.
+
+    Of outputs Wx + b it has the gradient (1/k − e_y) ⊗ (x, 1), wherever it is taken.
+    """
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.mean(dim=-1) - outputs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+
+
 class MultiLabel(Task):
     """Several tags of many; outputs of shape (b, tags), targets float32 of the same shape.
 

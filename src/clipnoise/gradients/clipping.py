@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from clipnoise.core.taken import AtMinimum
 from clipnoise.kinds import as_sealed
 
 if TYPE_CHECKING:
@@ -142,6 +143,10 @@ def clip_and_add(
     columns = (vectors,) if whole else torch.split(vectors, list(layers or ()), dim=1)
     norms = torch.stack([row_norms(part) for part in columns])
     factors = clip_factors(norms, clipping)
+    if isinstance(clipping.of, AtMinimum) and clipping.weighed_at is not None:
+        places = torch.split(clipping.weighed_at, [part.shape[1] for part in columns])
+        each = zip(factors, columns, places, strict=True)
+        factors = factors * clipping.of.slopes(sum(by * (part @ at) for by, part, at in each))
     pieces = [by @ part for by, part in zip(factors, columns, strict=True)]
     return with_extra(pieces, norms, factors, clipping)
 

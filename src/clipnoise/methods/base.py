@@ -43,6 +43,7 @@ from clipnoise.privacy.queries import (
     IndependentMomentsForFree,
     JointMoments,
     JointMomentsAsPublished,
+    PerturbedMinimum,
     PlainMean,
     PlainUserMean,
     Query,

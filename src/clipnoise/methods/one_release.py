@@ -12,7 +12,10 @@ from clipnoise.methods.base import (
     SHORTEST,
     ClipNorm,
     ClippedMean,
+    NonNegative,
+    PerturbedMinimum,
     Positive,
+    Probability,
     Public,
     Released,
     State,
@@ -24,13 +27,12 @@ from clipnoise.methods.base import (
 
 @dataclass(frozen=True, kw_only=True)
 class OneRelease(WithClipRule):
-    """Base of the methods that add up what is released of the gradients of class scores.
+    """Base of the references that need one step of the sampler `full`.
 
-    One step of the sampler `full` is all that they need; the releases of several steps are added.
+    Unless a class says otherwise, the trained parameters are those of one linear layer.
     """
 
-    query = ClippedMean()
-    gradients_of = "class score"
+    made_for = "logistic"
 
     clip_norm: ClipNorm
 
@@ -39,7 +41,8 @@ class OneRelease(WithClipRule):
 
     def fits(self, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Return whether parameters of these shapes are those of a network like `made_for`."""
-        raise NotImplementedError
+        weight, *rest = shapes
+        return len(weight) == 2 and rest in ([], [weight[:1]])
 
     def check_shapes(self, shapes: Sequence[tuple[int, ...]]) -> None:
         if not self.fits(shapes):
@@ -49,6 +52,14 @@ class OneRelease(WithClipRule):
                 f"of this one have the shapes {found}."
             )
 
+
+@dataclass(frozen=True, kw_only=True)
+class SumsOfFeatures(OneRelease):
+    """Base of those that add up what is released of the gradients of class scores."""
+
+    query = ClippedMean()
+    gradients_of = "class score"
+
     def sums(self, released: tuple[Released, ...], state: State) -> Tensor:
         """Add what was released in this step to the sums of features, and return them, (d,)."""
         (g,) = released
@@ -57,7 +68,7 @@ class OneRelease(WithClipRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPPrototypes(OneRelease):
+class DPPrototypes(SumsOfFeatures):
     """w_k = S̃_k/‖S̃_k‖, S̃_k the released sum of the features of class k: the nearest class by angle.
 
     For a network of one linear layer on fixed features x. The sums of all classes are one vector,
@@ -70,11 +81,6 @@ class DPPrototypes(OneRelease):
     """
 
     id = "dp-prototypes"
-    made_for = "logistic"
-
-    def fits(self, shapes: Sequence[tuple[int, ...]]) -> bool:
-        weight, *rest = shapes
-        return len(weight) == 2 and rest in ([], [weight[:1]])
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         sums = state.split(self.sums(released, state))[0]
@@ -86,7 +92,7 @@ class DPPrototypes(OneRelease):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPLeastSquares(OneRelease):
+class DPLeastSquares(SumsOfFeatures):
     """W = R̃(S̃ + λI)⁻¹, with S̃ and R̃ the released sums of xxᵀ and e_y xᵀ: one class against all.
 
     For the model `least-squares` on fixed features x, of which S̃ has p(p + 1)/2 numbers. An example
@@ -138,6 +144,38 @@ class DPLeastSquares(OneRelease):
         lift = (least - self.smallest(matrix, state)).clamp(min=0)
         weights = torch.linalg.solve(matrix + lift * torch.eye(p).to(matrix), sums.mT).mT
         return torch.cat([products.flatten(), weights.flatten()]).to(found) - state.theta
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPObjectivePerturbation(OneRelease):
+    """θ̃, the mean of minima of Σ log(1 + e^{m − m_i(θ)}) + (λ/2)‖θ‖² + b·θ, one a step.
+
+    m_i = −θ·u_i is the margin of an example's class, its score less the mean of all scores, with
+    u_i clipped to C; m is `margin`, and b the noise. For a network of one linear layer on fixed
+    features. One step of the sampler `full` is all that it needs. ε covers that the minimum is an
+    approximate one; λ follows from σ, C and `curvature_share` ρ: of 1/σ² a share ρ is for what the
+    curvature of the objective and the solver reveal, and the more that is, the smaller is λ. The
+    proof is in the docstring of `clipnoise.core.taken.AtMinimum`.
+
+    Source: Chaudhuri et al. 2011; Iyengar et al. 2019; Redberg, Koskela and Wang 2023 (arXiv
+    2401.00583); the loss of several classes is that of Zou, Zhu and Hastie 2008 (arXiv 0901.3988).
+    """
+
+    id = "dp-objective-perturbation"
+    gradients_of = "class margin"
+
+    curvature_share: Probability = 0.3
+    margin: NonNegative = 2.0
+
+    @property
+    def query(self) -> PerturbedMinimum:
+        return PerturbedMinimum(self.curvature_share, self.margin)
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        ridge = self.query.of.ridge(public.noise_multiplier, self.clip_norm)
+        state["minima"] = state["minima"] - public.expected_batch_size / ridge * g
+        return state["minima"] / state.step - state.theta
 
 
 def symmetric(products: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clipnoise.core.query import Adjacency, Component, Query, Released
-from clipnoise.core.taken import LOSSES, GradientsAndCount, GradientsAndSlacks
+from clipnoise.core.taken import LOSSES, AtMinimum, GradientsAndCount, GradientsAndSlacks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,6 +87,29 @@ class ClippedMeanAndSlacks(ClippedMean):
     @property
     def of(self) -> GradientsAndSlacks:
         return GradientsAndSlacks(self.slots)
+
+
+@dataclass(frozen=True)
+class PerturbedMinimum(Query):
+    """(Σ s(θ·u_i) u_i + noise)/B at a minimum of a perturbed objective: see `AtMinimum`.
+
+    Attributes:
+        share: ρ in (0, 1), the share of 1/σ² that curvature and the approximate minimum take.
+        margin: m of the loss.
+
+    Source: as of `AtMinimum`.
+    """
+
+    formulas: ClassVar[tuple[str, ...]] = ("C/B",)
+    share: float = 0.3
+    margin: float = 0.0
+
+    @property
+    def of(self) -> AtMinimum:
+        return AtMinimum(self.share, self.margin)
+
+    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
+        return (Component(clip_norm / expected_batch_size, 1 / math.sqrt(1 - self.share)),)
 
 
 @dataclass(frozen=True)

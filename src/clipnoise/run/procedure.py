@@ -26,7 +26,7 @@ from clipnoise.kinds import OwnKind
 from clipnoise.plugins import require_sealed
 from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.counterfactual import Counterfactual
-from clipnoise.privacy.mechanism import Mechanism
+from clipnoise.privacy.mechanism import ADDITIVE, Mechanism
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.privacy.units import Unit
@@ -195,9 +195,30 @@ class Procedure:
                 f"not a gradient; got {self.training.views}."
             )
         unit.check(self.method.query, self.mechanism.microbatches)
+        self._check_minimum()
         self._check_noise()
         self._check_schedules()
         _ = self.budget  # checks that sampler, accountant and noise fit each other
+
+    def _check_minimum(self) -> None:
+        """Refuse what the proof of a release at a minimum does not cover."""
+        if not self.method.query.of.spends:
+            return
+        of, mechanism = f"{self.method.id}, whose proof", self.mechanism
+        if self.unit.affected_examples > 1 or mechanism.adjacency not in ADDITIVE:
+            raise UserError(
+                f"method.id: {of} is for an example that is added or removed, not for "
+                f"{mechanism.adjacency}."
+            )
+        if mechanism.microbatches.size > 1:
+            raise UserError(f"privacy.microbatch_size: must be 1 for {of} is for one example.")
+        if mechanism.noise.id != "independent":
+            raise UserError(f"privacy.noise.kind: must be independent for {of} is for one release.")
+        if self.counterfactual is not None:
+            raise UserError(
+                f"privacy.counterfactual: not for {self.method.id}: noise and clip norm decide "
+                "what is minimised."
+            )
 
     def _check_noise(self) -> None:
         reason, kind = self.method.against_correlated_noise(), self.mechanism.noise.id

@@ -18,7 +18,7 @@ import yaml
 from clipnoise.core.method import Method
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.measures import measured, require_metric
-from clipnoise.data.signature import ClassScores, Task, WeightedClassification
+from clipnoise.data.signature import ClassMargins, ClassScores, Task, WeightedClassification
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, parse, to_plain, unhashed_at
 from clipnoise.files import read_yaml
@@ -121,7 +121,7 @@ class RunSpec(Procedure):
             )
 
     def _check_class_scores(self) -> None:
-        if self.method.gradients_of != "class score":
+        if self.method.gradients_of == "loss":
             return
         if self.dataset.signature.task_name != "classification":
             raise UserError(
@@ -144,8 +144,8 @@ class RunSpec(Procedure):
     @property
     def trained_task(self) -> Task:
         """The losses that are trained: those of the dataset's task, with the class weights."""
-        if self.method.gradients_of == "class score":
-            return ClassScores()
+        if self.method.gradients_of != "loss":
+            return ClassScores() if self.method.gradients_of == "class score" else ClassMargins()
         weights = self.training.class_weights
         return WeightedClassification(weights) if weights else self.dataset.signature.task
 

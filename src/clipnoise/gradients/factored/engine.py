@@ -109,7 +109,8 @@ class FactoredEngine(GradientEngine):
         return self.flat.join_rows(rows)
 
     def clipped_sum(self, inputs: Inputs, targets: Tensor, clipping: Clipping) -> Tensor:
-        if clipping.clip_norm is None or clipping.of.losses:
+        by_rows = clipping.of.losses or clipping.weighed_at is not None
+        if clipping.clip_norm is None or by_rows:
             return super().clipped_sum(inputs, targets, clipping)
         count = len(inputs)
         if count == 0:
