@@ -110,10 +110,8 @@ def test_the_budget_that_an_engine_was_asked_for_is_the_claim() -> None:
     assert (claim.epsilon, claim.delta, claim.steps) == (8, DELTA, STEPS)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    ["hooks", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("ghost", "functorch"))],
-)
+@pytest.mark.quick(mode=["hooks"])
+@pytest.mark.parametrize("mode", ["hooks", "ghost", "functorch"])
 def test_opacus_without_a_mistake_is_not_refuted(mode: str) -> None:
     result = judged(from_opacus, Opacus(mode), delta=DELTA)
     assert not result["refuted_by"]

@@ -18,7 +18,7 @@ import pytest
 import rank_loops
 import token_loops
 import torch
-from loops import CLASSES, FEATURES, Plain, claim, examples, honest
+from loops import CLASSES, FEATURES, Plain, claim, examples
 from torch import nn
 
 from clipnoise.audit import Claim
@@ -34,7 +34,7 @@ from clipnoise.errors import UserError
 MISTAKES = {**loops.MISTAKES, **rank_loops.MISTAKES, **lora_loops.MISTAKES}
 # One mistake for each check; and honest loops that differ in how they draw examples and noise.
 ONE_OF_EACH = list({MISTAKES[mistake]: mistake for mistake in reversed(MISTAKES)}.values())
-UNLIKE = ("Plain", "Secure", "Shuffled", "Whole")
+UNLIKE = (Plain, loops.Secure, loops.Shuffled, loops.Whole)
 
 
 def judged(
@@ -51,14 +51,8 @@ def skipped(result: dict[str, Any]) -> dict[str, str]:
     return {each["name"]: each["said"] for each in result["skipped"]}
 
 
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        pytest.param(mistake, marks=[pytest.mark.long] * (mistake not in ONE_OF_EACH))
-        for mistake in MISTAKES
-    ],
-    ids=lambda kind: kind.__name__,
-)
+@pytest.mark.quick(mistake=ONE_OF_EACH)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda kind: kind.__name__)
 def test_a_loop_with_one_mistake_is_refuted_by_the_check_that_is_there_for_it(
     mistake: type[Plain],
 ) -> None:
@@ -108,23 +102,20 @@ def test_the_smallest_of_poisson_batches_shows_less_than_sensitivity_allows(seed
     assert sensitivity / 2 < moved_by_one(runs, step, math.inf) < 1.001 * sensitivity
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name not in UNLIKE)) for name in honest()],
-)
-def test_an_honest_loop_is_not_refuted(name: str) -> None:
-    loop, true = honest()[name]
-    result = judged(loop, true)
+@pytest.mark.quick(loop=UNLIKE)
+@pytest.mark.parametrize("loop", loops.HONEST, ids=lambda kind: kind.__name__)
+def test_an_honest_loop_is_not_refuted(loop: type[Plain]) -> None:
+    result = judged(loop(), claim(**loops.HONEST[loop]))
     assert not result["refuted_by"]
     assert len(result["checks"]) >= 6
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", honest())
-def test_an_honest_loop_is_not_refuted_with_any_noise(name: str) -> None:
-    loop, true = honest()[name]
+@pytest.mark.parametrize("loop", loops.HONEST, ids=lambda kind: kind.__name__)
+def test_an_honest_loop_is_not_refuted_with_any_noise(loop: type[Plain]) -> None:
+    true = claim(**loops.HONEST[loop])
     # How often chance refutes one is counted by benchmarks/judged_loops.py.
-    found = [judged(loop, true, seed=seed)["refuted_by"] for seed in range(1, 4)]
+    found = [judged(loop(), true, seed=seed)["refuted_by"] for seed in range(1, 4)]
     assert not any(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.audit import mistakes
@@ -75,6 +76,7 @@ def delta_of_batches() -> FalseClaim:
     )
 
 
+@lru_cache(maxsize=64)
 def optimistic_epsilon(
     noise_multiplier: float, sampling_rate: float, steps: int, delta: float
 ) -> float:
