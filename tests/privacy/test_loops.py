@@ -119,6 +119,7 @@ def test_an_honest_loop_is_not_refuted_with_any_noise(loop: type[Plain]) -> None
     assert not any(found)
 
 
+@pytest.mark.quick(mode=["ghost"])  # test_adapters.py has hooks
 @pytest.mark.parametrize("mode", opacus_loops.HONEST)
 def test_opacus_as_documented_is_not_refuted(mode: str) -> None:
     result = judged(opacus_loops.HONEST[mode], claim())
@@ -126,6 +127,7 @@ def test_opacus_as_documented_is_not_refuted(mode: str) -> None:
     assert {each["name"] for each in result["checks"]} >= {"sampler", "apart", "noise", "published"}
 
 
+@pytest.mark.quick(mistake=["half of the noise"])
 @pytest.mark.parametrize("mistake", opacus_loops.MISTAKES)
 def test_a_mistake_around_opacus_is_refuted(mistake: str) -> None:
     loop, check = opacus_loops.MISTAKES[mistake]
@@ -136,6 +138,7 @@ def judged_on_tokens(loop: Callable[..., Any], of: Claim) -> dict[str, Any]:
     return judge_loop(of, loop, token_loops.sentences(), level="quick")
 
 
+@pytest.mark.quick(loop=[token_loops.Tokens()])
 @pytest.mark.parametrize("loop", [token_loops.Tokens(), token_loops.SmallGradients(rate=0.5)])
 def test_an_honest_loop_on_tokens_is_not_refuted_and_what_halves_add_is_compared(
     loop: token_loops.Tokens,
@@ -145,6 +148,7 @@ def test_an_honest_loop_on_tokens_is_not_refuted_and_what_halves_add_is_compared
     assert {each["name"] for each in result["checks"]} >= {"apart", "sensitivity"}
 
 
+@pytest.mark.quick(mistake=list(token_loops.MISTAKES)[:1])
 @pytest.mark.parametrize("mistake", token_loops.MISTAKES, ids=lambda kind: kind.__name__)
 def test_a_mistake_on_tokens_is_refuted(mistake: type[token_loops.Tokens]) -> None:
     result = judged_on_tokens(mistake(), claim())
