@@ -27,7 +27,7 @@ from clipnoise.audit.loops.experiments import ALPHA
 from clipnoise.audit.loops.verdict import judge_loop
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "privacy"))
-from loops import examples, honest
+from loops import HONEST, claim, examples
 
 CONFIDENCE = 0.95
 REPORTED = 20  # repetitions between two lines
@@ -43,7 +43,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--first-seed", type=int, default=1000, help="seed of the first repetition")
     arguments = parser.parse_args(words)
     torch.set_num_threads(1)
-    data, loops = examples(), honest()
+    data = examples()
+    loops = {kind.__name__: (kind(), claim(**changes)) for kind, changes in HONEST.items()}
     refuted: dict[str, list[str]] = defaultdict(list)
     seconds: dict[str, list[float]] = defaultdict(list)
     for repetition in range(arguments.repetitions):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from clipnoise.privacy.budget import Budget
@@ -13,7 +14,10 @@ from clipnoise.run.spec import RunSpec
 
 def budget(run: RunSpec) -> Calibration | None:
     """Return σ and the ε spent at each evaluation; None for a run without noise."""
-    return None if run.budget is None else calibrate(run.budget)
+    return None if run.budget is None else calibrated(run.budget)
+
+
+calibrated = cache(calibrate)  # many tests train with the same budget
 
 
 def flat_budget(**values: Any) -> Budget:

@@ -46,9 +46,8 @@ def trained(name: str, cache: Path, device: str) -> Tensor:
     return run.evaluated().cpu()
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.long] * (n not in OFTEN)) for n in CASES]
-)
+@pytest.mark.quick(name=OFTEN)
+@pytest.mark.parametrize("name", CASES)
 def test_every_case_is_that_of_the_cpu(name: str, cache: Path, device: str) -> None:
     assert torch.equal(trained(name, cache, device), trained(name, cache, "cpu"))
 

@@ -111,10 +111,8 @@ def test_the_budget_that_an_engine_was_asked_for_is_the_claim() -> None:
     assert (claim.epsilon, claim.delta, claim.steps) == (8, DELTA, STEPS)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    ["hooks", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("ghost", "functorch"))],
-)
+@pytest.mark.quick(mode=["hooks"])
+@pytest.mark.parametrize("mode", ["hooks", "ghost", "functorch"])
 def test_opacus_without_a_mistake_is_not_refuted(mode: str) -> None:
     result = judged(from_opacus, Opacus(mode), delta=DELTA)
     assert not result.refuted_by
@@ -141,6 +139,7 @@ MISTAKEN_OPACUS: dict[str, tuple[Opacus, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.quick(mistake=["steps without noise"])
 @pytest.mark.parametrize("mistake", MISTAKEN_OPACUS)
 def test_a_mistake_around_opacus_is_refuted(mistake: str) -> None:
     loop, given, check = MISTAKEN_OPACUS[mistake]
@@ -230,6 +229,7 @@ def test_an_optimizer_that_is_handed_private_gradients_is_not_refuted() -> None:
     assert made(result) >= {"accounting", "sampler", "apart", "noise", "sensitivity", "published"}
 
 
+@pytest.mark.quick(mistake=[loops.HalfNoise])
 @pytest.mark.parametrize(
     "mistake",
     [loops.HalfNoise, loops.NoNoiseInTheHead, loops.EpochsCountedWrong, loops.MicrobatchNorms],
@@ -320,6 +320,7 @@ def test_the_claim_of_an_own_loop_is_found() -> None:
     assert vars(claim) == {**vars(loops.claim()), "epsilon": claim.epsilon}
 
 
+@pytest.mark.quick(method=["dp-adambc"])
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-adambc"])
 def test_an_own_loop_is_not_refuted(method: str) -> None:
     result = json.loads(json.dumps(judged(from_private, own(method=method))))

@@ -71,9 +71,8 @@ IN_FULL = ("stp-adam", "dp-microadam")  # of the latter's parameters a short run
 QUICK = ("jme-adam", "dp-fedavg")  # of two values in a release, and of the changes of users
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in QUICK)) for name in SOUND]
-)
+@pytest.mark.quick(name=QUICK)
+@pytest.mark.parametrize("name", SOUND)
 def test_methods_keep_their_contract_on_real_and_hostile_data(
     name: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,13 +168,8 @@ def test_every_method_has_moments_to_attack(name: str) -> None:
             assert clipping.clip_norm == declared
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "dp-sgd",
-        *(pytest.param(n, marks=pytest.mark.long) for n in ("stp-adam", "dp-pmlf", "jme-adam")),
-    ],
-)
+@pytest.mark.quick(name=["dp-sgd"])
+@pytest.mark.parametrize("name", ["dp-sgd", "stp-adam", "dp-pmlf", "jme-adam"])
 def test_microbatches_keep_to_twice_the_clip_norm_and_use_it(name: str) -> None:
     audited = subject(name, microbatches=MicroBatches(2))
     result = check_contract(audited, attacked=(1, 2))

@@ -115,10 +115,8 @@ def test_every_part_of_the_contract_check_exposes_a_control_that_is_not_long() -
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name not in ONE_OF_EACH)) for name in CAUGHT],
-)
+@pytest.mark.quick(name=ONE_OF_EACH)
+@pytest.mark.parametrize("name", CAUGHT)
 def test_the_contract_check_exposes(
     name: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,13 +12,9 @@ from judging import judged, refuted_by
 
 from clipnoise.core.clipping import ClippedSum
 
-MOVED = [
-    pytest.param(leak, marks=() if number == 0 else pytest.mark.long, id=leak.__name__)
-    for number, leak in enumerate(leaks.LEAKS)
-]
 
-
-@pytest.mark.parametrize("leak", MOVED)
+@pytest.mark.quick(leak=[leaks.LEAKS[0]])
+@pytest.mark.parametrize("leak", leaks.LEAKS, ids=lambda leak: leak.__name__)
 def test_what_the_boundary_refuses_is_refuted_in_a_file(
     leak: Callable[[ClippedSum], object], tmp_path: Path, cache: Path
 ) -> None:

@@ -17,16 +17,10 @@ TEMPLATE = Path(__file__).parents[2] / "reports" / "templates" / "audit.typ"
 
 # In short, there is one B, and no run is longer than 60 steps.
 IN_FULL = ("a tenth of the noise for some B", "the clean mean after 600 steps")
-QUICK = "the last run's clean mean"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name == QUICK else pytest.mark.long)
-        for name in judged_leaks.PLANTED
-    ],
-)
+@pytest.mark.quick(name=["the last run's clean mean"])
+@pytest.mark.parametrize("name", judged_leaks.PLANTED)
 def test_a_planted_leak_is_refuted_by_what_the_file_does(
     name: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

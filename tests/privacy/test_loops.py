@@ -18,7 +18,7 @@ import pytest
 import rank_loops
 import token_loops
 import torch
-from loops import CLASSES, FEATURES, Plain, claim, examples, honest
+from loops import CLASSES, FEATURES, Plain, claim, examples
 from torch import nn
 
 from clipnoise.audit import Claim
@@ -35,7 +35,7 @@ from clipnoise.errors import UserError
 MISTAKES = {**loops.MISTAKES, **rank_loops.MISTAKES, **lora_loops.MISTAKES}
 # One mistake for each check; and honest loops that differ in how they draw examples and noise.
 ONE_OF_EACH = list({MISTAKES[mistake]: mistake for mistake in reversed(MISTAKES)}.values())
-UNLIKE = ("Plain", "Secure", "Shuffled", "Whole")
+UNLIKE = (Plain, loops.Secure, loops.Shuffled, loops.Whole)
 
 
 def judged(
@@ -52,14 +52,8 @@ def skipped(result: LoopJudgement) -> dict[str, str]:
     return {each.name: each.said for each in result.skipped}
 
 
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        pytest.param(mistake, marks=[pytest.mark.long] * (mistake not in ONE_OF_EACH))
-        for mistake in MISTAKES
-    ],
-    ids=lambda kind: kind.__name__,
-)
+@pytest.mark.quick(mistake=ONE_OF_EACH)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda kind: kind.__name__)
 def test_a_loop_with_one_mistake_is_refuted_by_the_check_that_is_there_for_it(
     mistake: type[Plain],
 ) -> None:
@@ -109,26 +103,24 @@ def test_the_smallest_of_poisson_batches_shows_less_than_sensitivity_allows(seed
     assert sensitivity / 2 < moved_by_one(runs, step, math.inf) < 1.001 * sensitivity
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name not in UNLIKE)) for name in honest()],
-)
-def test_an_honest_loop_is_not_refuted(name: str) -> None:
-    loop, true = honest()[name]
-    result = judged(loop, true)
+@pytest.mark.quick(loop=UNLIKE)
+@pytest.mark.parametrize("loop", loops.HONEST, ids=lambda kind: kind.__name__)
+def test_an_honest_loop_is_not_refuted(loop: type[Plain]) -> None:
+    result = judged(loop(), claim(**loops.HONEST[loop]))
     assert not result.refuted_by
     assert len(result.checks) >= 6
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", honest())
-def test_an_honest_loop_is_not_refuted_with_any_noise(name: str) -> None:
-    loop, true = honest()[name]
+@pytest.mark.parametrize("loop", loops.HONEST, ids=lambda kind: kind.__name__)
+def test_an_honest_loop_is_not_refuted_with_any_noise(loop: type[Plain]) -> None:
+    true = claim(**loops.HONEST[loop])
     # How often chance refutes one is counted by benchmarks/judged_loops.py.
-    found = [judged(loop, true, seed=seed).refuted_by for seed in range(1, 4)]
+    found = [judged(loop(), true, seed=seed).refuted_by for seed in range(1, 4)]
     assert not any(found)
 
 
+@pytest.mark.quick(mode=["ghost"])  # test_adapters.py has hooks
 @pytest.mark.parametrize("mode", opacus_loops.HONEST)
 def test_opacus_as_documented_is_not_refuted(mode: str) -> None:
     result = judged(opacus_loops.HONEST[mode], claim())
@@ -136,6 +128,7 @@ def test_opacus_as_documented_is_not_refuted(mode: str) -> None:
     assert {each.name for each in result.checks} >= {"sampler", "apart", "noise", "published"}
 
 
+@pytest.mark.quick(mistake=["half of the noise"])
 @pytest.mark.parametrize("mistake", opacus_loops.MISTAKES)
 def test_a_mistake_around_opacus_is_refuted(mistake: str) -> None:
     loop, check = opacus_loops.MISTAKES[mistake]
@@ -146,6 +139,7 @@ def judged_on_tokens(loop: Callable[..., Any], of: Claim) -> LoopJudgement:
     return judge_loop(of, loop, token_loops.sentences(), level="quick")
 
 
+@pytest.mark.quick(loop=[token_loops.Tokens()])
 @pytest.mark.parametrize("loop", [token_loops.Tokens(), token_loops.SmallGradients(rate=0.5)])
 def test_an_honest_loop_on_tokens_is_not_refuted_and_what_halves_add_is_compared(
     loop: token_loops.Tokens,
@@ -155,6 +149,7 @@ def test_an_honest_loop_on_tokens_is_not_refuted_and_what_halves_add_is_compared
     assert {each.name for each in result.checks} >= {"apart", "sensitivity"}
 
 
+@pytest.mark.quick(mistake=list(token_loops.MISTAKES)[:1])
 @pytest.mark.parametrize("mistake", token_loops.MISTAKES, ids=lambda kind: kind.__name__)
 def test_a_mistake_on_tokens_is_refuted(mistake: type[token_loops.Tokens]) -> None:
     result = judged_on_tokens(mistake(), claim())

@@ -101,6 +101,7 @@ def test_no_adaptive_steps_cost_more_than_equal_ones(seed: int) -> None:
         assert all(a <= b + 1e-9 for a, b in zip(real, dominating, strict=True))
 
 
+@pytest.mark.quick(noise=[NOISES[0], NOISES[3]])
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.id)
 def test_plain_draws_agree(noise: NoiseCorrelation) -> None:
     """At a δ that needs no weights, runs of 12 steps are drawn whole, in both directions."""
@@ -175,6 +176,7 @@ def test_one_group_is_the_gaussian_mechanism() -> None:
     assert exact < spent(IndependentNoise(), 1, 5, 2.0, 1e-5) < 1.02 * exact
 
 
+@pytest.mark.quick(noise=[NOISES[0], NOISES[3]])
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.id)
 def test_a_drawn_turn_costs_less_than_a_fixed_one_and_more_than_a_share_of_it(
     noise: NoiseCorrelation,

@@ -161,10 +161,8 @@ ON_EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name not in FAMILIES)) for name in ON_EXAMPLES],
-)
+@pytest.mark.quick(name=FAMILIES)
+@pytest.mark.parametrize("name", ON_EXAMPLES)
 def test_every_method_takes_steps_without_noise_and_clipping(name: str, cache: Path) -> None:
     method = {"id": name, **required(name)}
     run = spec(NOISELESS if example(methods()[name]).query.of.extra else NEITHER, method)

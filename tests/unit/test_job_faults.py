@@ -176,6 +176,7 @@ print(json.dumps([run.physical.size, float(run.theta.double().norm())]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the address space")
 def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_result(
     cache: Path,

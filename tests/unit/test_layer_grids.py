@@ -430,6 +430,7 @@ def compare(engine: GradientEngine, reference: GradientEngine, examples: DenseEx
             torch.testing.assert_close(sums[3] + sums[5], sums[8], rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.quick(name=list(CASES)[::7])
 @pytest.mark.parametrize("name", CASES, ids=list(CASES))
 def test_every_sum_is_that_of_one_example_at_a_time(name: str) -> None:
     """The layer stands above a trained one, and then, for fewer examples, is the lowest trained."""

@@ -56,13 +56,8 @@ def test_a_row_that_is_refuted_shows_what_refuted_it(script: dict[str, Any]) -> 
     assert words == "sampler: no batch is empty; not checked: divisor"
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [
-        pytest.param(name, marks=() if name in SOON else pytest.mark.long)
-        for name in RESULTS["Opacus"]["rows"]
-    ],
-)
+@pytest.mark.quick(variant=SOON)
+@pytest.mark.parametrize("variant", RESULTS["Opacus"]["rows"])
 def test_the_verdict_on_opacus_still_holds(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VARIANT", variant)
     monkeypatch.delitem(sys.modules, "task", raising=False)

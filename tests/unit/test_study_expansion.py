@@ -73,6 +73,7 @@ def test_every_study_is_recorded() -> None:
     assert list(RECORDED) == STUDIES
 
 
+@pytest.mark.quick(scale=["smoke"])
 @pytest.mark.parametrize(
     ("name", "scale"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from every_method import METHODS, recorded
+from every_method import FAMILIES, METHODS, recorded
 from gradient_networks import NETWORKS, build, examples, losses
 
 from clipnoise.core.clip_rules import HARD, ClipRule, OwnClipRule
@@ -99,6 +99,7 @@ def mapped(name: str) -> bool:
     return method.query.of == GRADIENTS and not (public or method.local_training())
 
 
+@pytest.mark.quick(name=FAMILIES)
 @pytest.mark.parametrize("name", [name for name in METHODS if mapped(name)])
 def test_trials_take_steps_without_a_fallback(name: str) -> None:
     method = parse(methods()[name], recorded(name))

@@ -192,6 +192,7 @@ def described(block: str) -> Own:
 OWN_DATA = [block for block in blocks(ROOT / "docs" / "own.md", "yaml") if "id: own" in block]
 
 
+@pytest.mark.quick(block=OWN_DATA[:2])
 @pytest.mark.parametrize("block", OWN_DATA, ids=lambda block: described(block).name)
 def test_own_data_are_described_as_the_page_says_planned_prepared_and_loaded(
     block: str, checkout: Path

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from every_method import FAMILIES
 
 from clipnoise.data.base import dataset_class
 from clipnoise.methods.base import methods
@@ -41,6 +42,7 @@ def test_the_league_plans_every_method() -> None:
     assert {run.spec.method.id for run in STUDY.runs} == set(methods())
 
 
+@pytest.mark.quick(run=[run for run in FIRST if run.spec.method.id in FAMILIES])
 @pytest.mark.parametrize("run", FIRST, ids=lambda run: f"{run.panel}-{run.label}")
 def test_a_setting_of_the_league_trains_with_its_claim(
     run: PlannedRun, cache: Path, known: dict[Budget, Calibration]

@@ -32,6 +32,7 @@ def reproduce(name: str, folder: Path, *scale: str | Path) -> Path:
     return out
 
 
+@pytest.mark.quick(name=["dp-adambc/fig2-left", "design-principles/fig2"])
 @pytest.mark.parametrize("name", experiments())
 def test_an_experiment_leaves_a_comparison_and_a_pdf_that_shows_it(
     name: str, tmp_path: Path

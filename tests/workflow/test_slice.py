@@ -85,6 +85,7 @@ def test_the_slice_has_every_family_of_methods_and_data_and_every_kind_of_artefa
     assert len(every) > 25
 
 
+@pytest.mark.long
 def test_snakemake_finds_a_target_for_every_table_and_figure(checkout: Path) -> None:
     files = fidelity_files(checkout / "reports/published")
     targets = {

@@ -209,6 +209,7 @@ def _spawn(job: Callable[..., None], *arguments: Any, **options: Any) -> Any:
     return process
 
 
+@pytest.mark.long
 def test_four_who_bring_one_folder_up_to_date_at_once_show_each_run_once(results: Path) -> None:
     runs, ready = [spec(seed=seed) for seed in range(6)], results / "ready"
     for run in runs[:4]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.audit import mistakes
@@ -80,6 +81,7 @@ def curvature_left_out() -> FalseClaim:
     )
 
 
+@lru_cache(maxsize=64)
 def optimistic_epsilon(
     noise_multiplier: float, sampling_rate: float, steps: int, delta: float
 ) -> float:

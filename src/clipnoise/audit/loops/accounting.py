@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from scipy.stats import beta, binom, chi2, norm
@@ -87,7 +86,6 @@ def _size(runs: Experiments, trace: Trace, steps: int) -> float | None:
     return least if claimed is None else max(claimed, least)
 
 
-@lru_cache(maxsize=64)
 def least_epsilon(claim: Claim, examples: int, size: float, steps: int) -> float:
     """Return an ε that the mechanism of a claim costs at least, or the least that is proved.
 
