@@ -211,7 +211,7 @@ sys.addaudithook(audit)
 run = read_spec(spec)
 fingerprint(run)
 sys.setprofile(lambda frame, *_: called.add(frame.f_code.co_filename))
-find_calibration([file], run.budget)
+_ = find_calibration([file], run.budget).profile
 sys.setprofile(None)
 code = [name for name in opened if name.endswith(".py")]
 print(json.dumps([len(code), any("accountants" in name for name in called)]))
@@ -220,7 +220,7 @@ print(json.dumps([len(code), any("accountants" in name for name in called)]))
 
 @pytest.mark.long
 @pytest.mark.parametrize("text", [str(SPEC), read_spec(SPEC).to_json()], ids=["file", "text"])
-def test_runs_share_what_was_read_of_their_code_and_the_check_of_their_calibration(
+def test_runs_share_what_was_read_of_their_code_and_computed_from_their_calibration(
     text: str, tmp_path: Path
 ) -> None:
     budget = read_spec(SPEC).budget

@@ -251,18 +251,21 @@ def _receive(connection: socket.socket) -> Request | None:
 
 
 def prepare_training(words: Sequence[str], folder: Path) -> None:
-    """Do once what every run would do: import and read its code, name its origin, and verify σ.
+    """Do once what every run would do: import and read its code, name its origin, and account σ.
 
     Half of a short run would be reading the code for its fingerprint, and as long again computing
-    what ε its σ costs. A spec or a calibration that is wrong is left for the run to report.
+    what its σ costs and what attacks can reach at it. A spec or a calibration that is wrong is left
+    for the run to report.
 
     Args:
         words: of the run; if it names several calibrations, the run chooses and verifies one.
         folder: that its paths are relative to.
     """
     _import([TRAINING])
+    from clipnoise.fields import adapter
     from clipnoise.plugins import use_places
     from clipnoise.privacy.calibration import read_calibration
+    from clipnoise.privacy.claim import PrivacyStatement
     from clipnoise.run.fingerprint import closure
     from clipnoise.run.provenance import git_commit, versions
 
@@ -270,10 +273,11 @@ def prepare_training(words: Sequence[str], folder: Path) -> None:
     closure((JOB,))
     git_commit()
     versions()
+    adapter(PrivacyStatement)
     files = _given(CALIBRATION, words)
     if len(files) == 1:
         with suppress(UserError):
-            read_calibration(folder / files[0])
+            _ = read_calibration(folder / files[0]).profile  # kept for later runs
     for text in _given(SPEC, words):
         with suppress(UserError):
             _read_parts(text, folder)
