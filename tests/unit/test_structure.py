@@ -40,19 +40,16 @@ FREE_FORM = {
     """,
     "what another library takes or gives": """
         audit/loops/adapters/watching.py gradients/dropout.py gradients/factored/block.py
-        gradients/factored/recording.py gradients/held.py models/hub.py models/language.py
+        gradients/factored/recording.py gradients/held.py models/hub.py
         models/recomputed.py report/figures/canvas.py
     """,
     "rows of tables, whose columns follow from what is reported": "report/charts.py",
     "studies, runs, papers and data": """
         data/base.py data/cache.py data/codebook.py data/describe.py data/described.py data/own.py
         data/own_arrays.py data/r_tables.py data/several.py data/tables.py papers/base.py
-        papers/dp_adambc/fig2.py papers/report.py papers/trials.py run/checkpoint.py run/choice.py
-        run/diagnostics.py run/job.py run/outcome.py run/private.py run/progress.py
-        run/provenance.py run/published.py run/registry.py run/replay.py run/results.py run/spec.py
-        run/train.py studies/archive.py studies/collect.py studies/columns.py studies/diagnosis.py
-        studies/file.py studies/grid.py studies/items.py studies/league.py studies/plan.py
-        studies/scale.py studies/schema.py studies/screening.py studies/tuning.py
+        papers/report.py run/checkpoint.py run/choice.py run/outcome.py run/progress.py
+        run/registry.py run/replay.py run/results.py run/spec.py studies/collect.py
+        studies/league.py studies/plan.py studies/schema.py studies/tuning.py
     """,
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
