@@ -262,3 +262,18 @@ def test_a_run_is_not_finished_if_its_data_have_changed(tmp_path: Path) -> None:
     content["files"]["inputs.npy"]["sha256"] = "0" * 64
     manifest.write_text(json.dumps(content))
     assert not is_finished(tmp_path / "results", cache, run(1))
+
+
+@pytest.mark.parametrize(("state", "asked"), [("RUNNING", 3), ("CANCELLED", 0)])
+def test_a_controller_that_refuses_at_first_is_asked_again_unless_the_job_has_ended(
+    state: str, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([None, None, ""])
+    waited: list[float] = []
+    said = {"squeue": lambda: state, "scontrol": lambda: next(answers)}
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(scheduler, "output_of", lambda program, *_: said[program]())
+    monkeypatch.setattr(scheduler.time, "sleep", waited.append)
+    assert scheduler.requeue_job() == (asked > 0)
+    assert len(list(answers)) == 3 - asked
+    assert len(waited) == max(asked, 1)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clipnoise.core.state import split
-from clipnoise.lazy import torch
 from clipnoise.methods.base import (
     SHORTEST,
     ClipNorm,
@@ -129,10 +128,14 @@ class DPLeastSquares(SumsOfFeatures):
 
     def smallest(self, matrix: Tensor, state: State) -> Tensor:
         """Return λ₁, the smallest eigenvalue of S̃, shape ()."""
+        import torch
+
         eigenvalues: Tensor = torch.linalg.eigvalsh(matrix)
         return eigenvalues[0]
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        import torch
+
         found = self.sums(released, state)
         shapes = state.shapes or ((1, 1), (len(found) - 1, 1))  # where nobody knows, one feature
         products, sums = split(found.double(), shapes)
@@ -185,6 +188,8 @@ def symmetric(products: Tensor) -> Tensor:
         products: its rows from the diagonal on, p(p + 1)/2 numbers.
     """
     p = math.isqrt(2 * products.numel())
+    import torch
+
     i, j = torch.triu_indices(p, p)
     places = torch.zeros(p, p, dtype=torch.int64)
     places[i, j] = places[j, i] = torch.arange(len(i))

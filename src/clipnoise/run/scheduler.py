@@ -24,6 +24,7 @@ LOCKS = Path(tempfile.gettempdir()) / "clipnoise-gpus"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SLOTS = 64  # of a GPU: a run takes all, or its share of them
 Slots = Annotated[int, Ge(1), Le(SLOTS)]
+ATTEMPTS = 5  # to put a job back, in ten seconds: a preempted one has little time
 STARTED = "started"  # begins the first line of each attempt in the log of a run
 JOB = re.compile(rf" {STARTED} in Slurm job (\d+)$", re.MULTILINE)
 Limit = Literal["memory", "time"]
@@ -140,8 +141,15 @@ def requeue_job() -> bool:
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return False
-    state = output_of("squeue", "--noheader", "--format=%T", f"--jobs={job}")
-    return state == "RUNNING" and output_of("scontrol", "requeue", job) is not None
+    for attempt in range(ATTEMPTS):  # a controller that is busy refuses now and then
+        time.sleep(attempt)
+        state = output_of("squeue", "--noheader", "--format=%T", f"--jobs={job}")
+        if state == "RUNNING" and output_of("scontrol", "requeue", job) is not None:
+            return True
+        logger.info("Slurm job %s is not back in the queue (state: %s)", job, state or "unknown")
+        if state not in ("RUNNING", None):
+            break
+    return False
 
 
 def output_of(*words: str, seconds: int = 30) -> str | None:
