@@ -88,9 +88,9 @@ def test_methods_keep_their_contract_on_real_and_hostile_data(
     assert {READS, TRAINS, "steps", "nodes"} <= {check.name for check in result.checks}
     measured = result.measured
     assert 0.7 < measured.joint <= 1 + 1e-6
-    assert {"optimised to hurt", "empty batch", "outside the batch"} <= set(measured["kinds"])
-    assert measured["kinds"]["outside the batch"] == 0
-    assert any("vmap" in path for path in measured["paths"])
+    assert {"optimised to hurt", "empty batch", "outside the batch"} <= set(measured.kinds)
+    assert measured.kinds["outside the batch"] == 0
+    assert any("vmap" in path for path in measured.paths)
 
 
 @dataclass(frozen=True, kw_only=True)

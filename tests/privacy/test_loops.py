@@ -81,7 +81,7 @@ def test_few_examples_for_each_step_are_not_refuted_where_empty_batches_release_
     result = judged(Few(), claim(**Few.claimed))
     assert not result.refuted_by
     (sampler,) = (each for each in result.checks if each.name == "sampler")
-    assert "empty batches that are skipped" in sampler["power"]
+    assert "empty batches that are skipped" in sampler.power
 
 
 @pytest.mark.parametrize("loop", [loops.ShortBatch, loops.ShortBatchAndItsNoise])

@@ -138,11 +138,11 @@ def test_one_of_many_small_p_values_refutes_only_if_all_methods_together_allow_i
 def test_a_study_refutes_what_the_report_on_its_methods_refutes(tmp_path: Path) -> None:
     audits, studied = tmp_path / "audit", ["chance", "wrong", *"abc"]
     for name, p_value in {"chance": 0.03, "wrong": 0.002, "other": 0.9}.items():
-        write(audits, "empirical", name, bound(2.0, p_value))
+        write(audits, name, bound(2.0, p_value))
     for name in "abc":
-        write(audits, "empirical", name, bound(0.9, 0.9))
-    write(audits, "contract", "b", contract("b", verdict="broken", broken=["steps"]))
-    write(audits, "contract", "c", contract("c", verdict="broken", private=False))
+        write(audits, name, bound(0.9, 0.9))
+    write(audits, "b", contract("b", verdict="broken", broken=["steps"]))
+    write(audits, "c", contract("c", verdict="broken", private=False))
     assert found_by_audits(tmp_path, [*studied, "new"]) == {
         "a": "not refuted: attacks show ε 0.90 of 1.82",
         "b": "refuted: contract broken, attacks show ε 0.90 of 1.82",
@@ -154,11 +154,12 @@ def test_a_study_refutes_what_the_report_on_its_methods_refutes(tmp_path: Path) 
 
 
 def test_an_audit_of_each_method_by_itself_counts_as_none(tmp_path: Path) -> None:
-    old = bound(0.9)
+    path = tmp_path / "audit" / "empirical" / "old.json"
+    old = asdict(bound(0.9))
     del old["p_value"]
-    write(tmp_path / "audit", "empirical", "old", old)
+    write_json(path, old)
     assert found_by_audits(tmp_path, ["old"]) == {}
-    write(tmp_path / "audit", "empirical", "old", {**old, "p_value": None})
+    write_json(path, {**old, "p_value": None})
     with pytest.raises(UserError, match=r"empirical/old\.json: damaged result file"):
         found_by_audits(tmp_path, ["old"])
 
