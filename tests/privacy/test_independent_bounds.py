@@ -49,7 +49,7 @@ from clipnoise.privacy.samplers import SamplerName
 from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.seeds import generator
 
-FEW, EACH = 7, 20  # settings in make test, and of each block of the long tests
+FEW, EACH = 10, 20  # settings in make test, and of each block of the long tests
 LONG = pytest.mark.long
 BLOCKS = [(0, FEW), *(pytest.param(block, EACH, marks=LONG) for block in range(5))]
 SETTINGS = [FEW, pytest.param(5 * EACH, marks=LONG)]

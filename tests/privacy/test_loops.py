@@ -341,7 +341,7 @@ def test_the_command_writes_a_page_and_its_data(
     assert judge_command(tmp_path, written("Plain")) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("loop.py: not refuted")
     result = json.loads((tmp_path / "judgement.json").read_text())
-    assert result.verdict == "not refuted"
+    assert result["verdict"] == "not refuted"
     assert (tmp_path / "judgement.pdf").read_bytes().startswith(b"%PDF")
 
 
