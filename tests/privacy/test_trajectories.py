@@ -29,7 +29,12 @@ from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.microbatches import MicroBatches
 
 D, LAYERS = 4, (1, 3)
-PRIVATE = [(name, options) for name, options in VARIANTS if build(name, **options).private]
+# What is released at a minimum is no Gaussian given what was released before; it has its own tests.
+PRIVATE = [
+    (name, options)
+    for name, options in VARIANTS
+    if (method := build(name, **options)).private and not method.query.of.spends
+]
 
 
 class Trajectory:

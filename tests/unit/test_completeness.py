@@ -21,6 +21,7 @@ OF_ALL = {"test_replay_interface.py", "test_replay_properties.py"}  # no transcr
 REPLAYS = [
     *(p for p in (ROOT / "tests/unit").glob("test_replay_*.py") if p.name not in OF_ALL),
     *(ROOT / f"tests/unit/test_{name}.py" for name in ("one_release", "released_update_rules")),
+    ROOT / "tests/privacy/test_objective_perturbation.py",
 ]
 # The likely mistake with what a method does beyond DP-SGD: a control, or a test that makes it.
 BY_HOOK = {
@@ -41,6 +42,7 @@ BY_QUERY = {
     "ClippedMeanAndSlacks": "slots-too-wide",
     "ClippedLossMean": "difference-not-clipped",
     "IndependentMoments": "test_catches_two_releases_at_the_noise_of_one",
+    "PerturbedMinimum": "curvature-left-out",
     "JointMoments": "test_catches_the_published_sensitivity_of_joint_moments",
 }
 # Hooks that only name constants or public data: what they give is no function of private data.
