@@ -91,7 +91,9 @@ def use_places_of(config: Path) -> None:
 def own_folder() -> Path | None:
     """Return the user's first folder, in which new plug-ins are written; None if there is none."""
     (first, *_) = os.environ.get(VARIABLE, "").split("\n")
-    return Path(first) if first and (Path(first).is_dir() or not _package(first)) else None
+    if first in ("", NONE):
+        return None
+    return Path(first) if Path(first).is_dir() or not _package(first) else None
 
 
 def own_packages() -> Mapping[str, Path]:

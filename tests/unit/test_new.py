@@ -85,7 +85,11 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     assert (folder / "my_net.py").read_text() == before
 
 
-def test_without_a_folder_nothing_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("places", ["", "-"])
+def test_without_a_folder_nothing_is_written(
+    places: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIPNOISE_PLUGINS", places)
     assert main(["new", "model", "my-net"]) == 2
     assert "plugins names no folder" in capsys.readouterr().err
 
