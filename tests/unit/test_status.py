@@ -89,7 +89,7 @@ def stop_message(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("clipnoise.run.checkpoint.write", lambda *words: None)
     stopping = Checkpoint(folder / "x", {}, 1e9, StopRequest(signal.SIGTERM.name))
     with pytest.raises(InterruptedRunError) as stopped:
-        stopping.save({}, {"outcome": {"steps_done": 20}})
+        stopping.save(20, {}, {})
     return str(stopped.value)
 
 

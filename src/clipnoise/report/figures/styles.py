@@ -97,7 +97,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     # from one release
     "dp-prototypes": (BLACK, "*", (6.0, 1.0, 1.0, 1.0)),
     "dp-least-squares": (BLUE, "s", (6.0, 1.0, 1.0, 1.0)),
-    "dp-objective-perturbation": (BLACK, "X", (6.0, 1.0, 1.0, 1.0)),
+    "dp-objective-perturbation": (VERMILION, "X", (6.0, 1.0, 1.0, 1.0)),
     # references
     "sgd": (GREY, ">", DOTTED),
     "adam": (GREY, "X", DOTTED),
