@@ -1,7 +1,7 @@
 """Every method brings what a method must bring; the rows of the matrix are the registered ones.
 
 Sensitivity, contract, schedules, the page of methods and the audits run over all of them by
-themselves. What somebody has to write for a method is looked for here.
+themselves. What has to be written for a method is looked for here.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from clipnoise.privacy.noise_strategies import cancelling, prefix_sum_rmse
 from clipnoise.report.inference.sign_flips import best_p_values
 from clipnoise.report.publication import read_published, run_rows
 from clipnoise.report.records import read_runs
-from clipnoise.report.statistics import ALPHA, holm
+from clipnoise.report.statistics import ALPHA
+from clipnoise.studies.audits import holm
 from clipnoise.studies.columns import PUBLISHED
 
 ROOT = Path(__file__).parents[2]

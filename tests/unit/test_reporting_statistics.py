@@ -13,7 +13,8 @@ from scipy import stats
 
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_runs
-from clipnoise.report.statistics import Sample, holm, judge, paired_p_value, sample
+from clipnoise.report.statistics import Sample, judge, paired_p_value, sample
+from clipnoise.studies.audits import holm
 from clipnoise.studies.columns import RUN_COLUMNS
 
 

@@ -219,7 +219,7 @@ def _steps(result: Published, sigma: float, delta: float) -> int:
 
 
 def _epsilon(result: Published, accountant: str, sigma: float, steps: int, delta: float) -> float:
-    """Return ε; nan where the accountant cannot say, or nobody knows the noise.
+    """Return ε; nan where the accountant cannot say, or the noise is not known.
 
     Without sampling it is exact: that of one participation at σ/√k.
     """

@@ -137,7 +137,7 @@ class DPLeastSquares(SumsOfFeatures):
         import torch
 
         found = self.sums(released, state)
-        shapes = state.shapes or ((1, 1), (len(found) - 1, 1))  # where nobody knows, one feature
+        shapes = state.shapes or ((1, 1), (len(found) - 1, 1))  # of a replay: one feature
         products, sums = split(found.double(), shapes)
         matrix = symmetric(products)
         p = len(matrix)

@@ -18,12 +18,12 @@ from clipnoise.report.records import split, where
 from clipnoise.report.statistics import (
     ALPHA,
     Interval,
-    holm,
     paired_differences,
     paired_interval,
     paired_p_value,
 )
 from clipnoise.report.verdict import HELD_UP
+from clipnoise.studies.audits import holm
 from clipnoise.studies.league import GIVEN
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from scipy import special, stats
 from clipnoise.errors import UserError
 from clipnoise.report.formats import ACCURACY, Metric
 from clipnoise.report.inference.sign_flips import best_p_values, units_needed
+from clipnoise.studies.audits import holm
 
 ALPHA = 0.05
 LEVEL = 0.95
@@ -207,19 +208,6 @@ def exceeds_chance(mean: float, chance: float, metric: Metric, examples: float) 
     if metric.column == ACCURACY.column:
         reach = float(stats.norm.ppf((1 + LEVEL) / 2)) * sampling_error(chance, examples)
     return not metric.sign * (mean - chance) <= reach
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for the number of comparisons; none is above 1 then.
-
-    Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
-    """
-    adjusted = [math.nan] * len(p_values)
-    largest = 0.0
-    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
 
 
 @dataclass(frozen=True)

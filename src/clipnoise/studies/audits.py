@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from clipnoise.errors import UserError
 from clipnoise.files import read_json
+from clipnoise.lazy import np
 
 ERROR = 0.05  # of all refutations by guesses, together
 TOGETHER = (
@@ -22,15 +24,22 @@ def refuted_by_guesses(p_values: Mapping[str, float]) -> set[str]:
 
     Args:
         p_values: of the claim of each method, over all guesses of its audit.
+    """
+    adjusted = zip(p_values, holm(list(p_values.values())), strict=True)
+    return {name for name, p_value in adjusted if p_value < ERROR}
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p-values for the number of comparisons; none is above 1 then.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
     """
-    refuted: set[str] = set()
-    for name in sorted(p_values, key=lambda name: p_values[name]):
-        if p_values[name] * (len(p_values) - len(refuted)) >= ERROR:
-            break
-        refuted.add(name)
-    return refuted
+    adjusted = [math.nan] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
 
 
 def found_by_audits(results: Path, methods: Iterable[str]) -> dict[str, str]:

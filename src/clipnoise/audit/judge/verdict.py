@@ -85,7 +85,7 @@ class Attacked:
     """What is known of a method that was found in the file, besides what checks say.
 
     Attributes:
-        private, track, adjacency, formulas: what it says of itself.
+        private, track, adjacency, formulas: what it declares.
         claim, contract, empirical, cost: None where the judgement did not get there.
     """
 

@@ -21,7 +21,8 @@ from clipnoise.report.inference.sign_flips import (
     best_p_values,
     pairs_apart,
 )
-from clipnoise.report.statistics import ALPHA, holm
+from clipnoise.report.statistics import ALPHA
+from clipnoise.studies.audits import holm
 
 Place = tuple[int, int]  # task and budget
 Settings = Mapping[Place, Components]
