@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
-from clipnoise.privacy.accountants import monte_carlo
 from clipnoise.privacy.accountants.allocation import allocated_epsilon
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.monte_carlo import GRIDS, Weighted, _bound, _Mixture
+from clipnoise.privacy.accountants.mixture import Weighted, bound, log_most
+from clipnoise.privacy.accountants.monte_carlo import GRIDS
 from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases
+from clipnoise.privacy.accountants.turns import Turns
 from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.calibration import TOLERANCE, calibrate, read_calibration
 from clipnoise.privacy.claim import claim, state
@@ -187,9 +188,9 @@ def test_a_drawn_turn_costs_less_than_a_fixed_one_and_more_than_a_share_of_it(
     assert drawn < spent(noise, 8, 32, 2.5, 1e-4)
 
 
-def mixture() -> _Mixture:
+def mixture() -> Turns:
     pattern = Pattern(noise=BandedInverseNoise(bands=3), groups=5, steps=15)
-    return _Mixture(pattern.gram(15) / 2.5**2)
+    return Turns(pattern.gram(15) / 2.5**2)
 
 
 def test_weights_stay_within_their_bound_and_do_not_change_the_mean() -> None:
@@ -204,7 +205,7 @@ def test_weights_stay_within_their_bound_and_do_not_change_the_mean() -> None:
             if sign == -1:
                 remaining = remaining * math.exp(value)
             logs = drawn.log_weights + drawn.power * drawn.log_ratios
-            most = drawn.log_most + monte_carlo._log_most(sign, drawn.power, value)
+            most = drawn.log_most + log_most(sign, drawn.power, value)
             costs = np.exp(logs) * remaining
             if drawn.power != -1:  # unweighted draws of P: at most 1 after division by R
                 assert costs.max() <= math.exp(most) * (1 + 1e-9)
@@ -217,14 +218,14 @@ def test_the_bound_errs_seldom() -> None:
     """At ρ = 0.05 for each of two bounds, fewer than a fifth of small samples mislead."""
     drawn = mixture().tilted(3)
     share = 256
-    truth = _bound(drawn, 1e-12, sign=1)(1.0)
+    truth = bound(drawn, 1e-12, sign=1)(1.0)
     misled = 0
     for start in range(0, 400 * share, share):
         rows = slice(start, start + share)
         part = replace(
             drawn, log_ratios=drawn.log_ratios[rows], log_weights=drawn.log_weights[rows]
         )
-        misled += _bound(part, math.log(20), sign=1)(1.0) < truth
+        misled += bound(part, math.log(20), sign=1)(1.0) < truth
     assert misled <= 80
 
 
@@ -337,4 +338,4 @@ def test_draws_outside_the_divergence_count_nothing_however_large_their_weights(
     outside = Weighted(ratios, np.array([-np.inf, -30.0]), power, 0.0)
     for value in (0.0, 1.0, 50.0):
         with np.errstate(over="raise", invalid="raise"):
-            assert _bound(both, 20.0, sign=sign)(value) == _bound(outside, 20.0, sign=sign)(value)
+            assert bound(both, 20.0, sign=sign)(value) == bound(outside, 20.0, sign=sign)(value)

@@ -16,6 +16,7 @@ from clipnoise.core.query import Adjacency
 from clipnoise.core.schedule import one_number
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability, to_plain, unhashed_at
+from clipnoise.kinds import as_sealed
 from clipnoise.privacy.accountants import ACCOUNTANTS, DEFAULT_ACCOUNTANT, AccountantName
 from clipnoise.privacy.accountants.selection import selected_epsilon
 from clipnoise.privacy.counterfactual import Counterfactual
@@ -167,7 +168,7 @@ class Budget:
         patterned = ACCOUNTANTS[self.accountant].patterned
         allocated = self.accountant == "pld-allocation"
         turns = epochs or allocated or patterned or drawn.turns
-        whole = epochs or patterned or drawn.whole
+        whole = epochs or drawn.whole or (patterned and not drawn.waits)
         if allocated and not math.isclose(given.sampling_rate * given.groups, 1, rel_tol=1e-12):
             raise UserError(
                 "sampling_rate: must be 1/groups for the accountant 'pld-allocation', where an "
@@ -178,6 +179,13 @@ class Budget:
                 "noise: required for the accountant 'monte-carlo', and not allowed otherwise; got "
                 f"{given.noise} with {self.accountant!r}."
             )
+        if given.noise is not None and drawn.waits:
+            bands = as_sealed(given.noise, "bands_over")(given.steps)
+            if bands > given.groups:
+                raise UserError(
+                    f"groups: must be at least the {bands} bands of the noise for the sampler "
+                    f"{self.sampler!r}, got {given.groups}."
+                )
         for name, value, only in (
             ("groups", given.groups, None if turns else 1),
             ("sampling_rate", given.sampling_rate, 1 if whole else None),

@@ -284,10 +284,14 @@ def _poisson(budget: Budget) -> Budget:
     """Return a budget by RDP whose σ is close to that of a numerical accountant."""
     if budget.accountant not in ("pld-allocation", "monte-carlo"):
         return replace(budget, accountant="rdp")
-    given = budget.participation
+    given, groups = budget.participation, 1
     rate = 1 / given.groups
-    takes_part = replace(given, groups=1, sampling_rate=rate, prefix_cost=1.0, noise=None)
-    return replace(budget, accountant="rdp", sampler="poisson", participation=takes_part)
+    if given.sampling_rate < 1 and budget.accountant == "monte-carlo":  # as with cyclic-poisson
+        groups, apart = given.groups, given.groups - 1
+        rate = given.groups * given.sampling_rate / (1 + apart * given.sampling_rate)
+    takes_part = replace(given, groups=groups, sampling_rate=rate, prefix_cost=1.0, noise=None)
+    sampler = "poisson" if groups == 1 else "cyclic-poisson"
+    return replace(budget, accountant="rdp", sampler=sampler, participation=takes_part)
 
 
 def _bracket(

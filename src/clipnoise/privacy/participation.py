@@ -37,6 +37,8 @@ class Participation:
     With random allocation, `groups` is the number of steps of an epoch, of which an example is in
     one at random, the rate is 1/groups, and a release is a whole epoch. With balls-in-bins,
     an example draws its group at random and the rate is 1, but it costs less than in a fixed order.
+    With b-min-sep, `groups` is b, the fewest steps from one participation to the next, and the rate
+    that of an example that may take part.
 
     Attributes:
         groups: how many groups take turns.
@@ -155,7 +157,12 @@ class Participation:
         pattern = None
         if ACCOUNTANTS[accountant].patterned:
             assert self.noise is not None  # Budget requires it for this accountant
-            pattern = Pattern(noise=self.noise, groups=self.groups, steps=self.steps)
+            pattern = Pattern(
+                noise=self.noise,
+                groups=self.groups,
+                steps=self.steps,
+                sampling_rate=self.sampling_rate,
+            )
         values = {
             "noise_multiplier": noise_multiplier,
             "sampling_rate": self.sampling_rate,

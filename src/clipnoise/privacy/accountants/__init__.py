@@ -114,7 +114,7 @@ ACCOUNTANTS: dict[AccountantName, Accountant] = {
     "monte-carlo": Accountant(
         monte_carlo_epsilon,
         monte_carlo_delta,
-        assumes="that each example draws one step of the epoch and keeps it",
+        assumes="that each example draws its turn, or waits for the bands of the noise",
         patterned=True,
         remark="ε was verified with random draws, and δ includes the probability, at most δ/100, "
         "that they mislead. So were the other bounds of its profile, each at its own ε.",

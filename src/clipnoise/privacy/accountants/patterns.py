@@ -1,4 +1,4 @@
-"""In which steps of correlated noise an example takes part, where its turn is drawn at random."""
+"""In which steps of correlated noise an example takes part, where they are drawn at random."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.fields import STRICT, Count, Natural
+from clipnoise.fields import STRICT, Count, Fraction, Natural
 from clipnoise.kinds import as_sealed
 from clipnoise.lazy import np
 from clipnoise.privacy.noise import NoiseCorrelation
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """Every g-th step, from one of the first g that is drawn uniformly.
+    """Steps at least g apart: once it may take part, an example does so with some probability.
+
+    At rate 1 it takes part in every g-th step, from one of the first g that is drawn uniformly.
+    Below 1, it may take part in step 1 as often as in any other one.
 
     Attributes:
         noise: how it is correlated.
-        groups: g.
+        groups: g; below rate 1, at least the number of bands.
         steps: T.
+        sampling_rate: of the steps in which an example may take part.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -32,9 +36,21 @@ class Pattern:
     noise: NoiseCorrelation
     groups: Count
     steps: Natural
+    sampling_rate: Fraction = 1.0
+
+    def column(self) -> Array:
+        """Bound the sizes of the entries of a column of C from its diagonal down, shape (b,)."""
+        strategy = as_sealed(self.noise, "strategy")(self.steps, self.groups)
+        if strategy is None:
+            return np.ones(1)
+        sizes = np.abs(strategy.matrix())
+        bands = as_sealed(self.noise, "bands_over")(self.steps)
+        return np.array([np.diagonal(sizes, -row).max() for row in range(bands)])
 
     def gram(self, steps: int) -> Array:
         """Return the inner products of what the example moves the first t ≤ T rows of Cx by at σ=1.
+
+        At rate 1, where each of the first g steps is a turn.
 
         Args:
             steps: t.

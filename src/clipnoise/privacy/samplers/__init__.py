@@ -21,10 +21,12 @@ from clipnoise.privacy.samplers.poisson import (
     PoissonSampler,
     TruncatedPoissonSampler,
 )
+from clipnoise.privacy.samplers.separated import BMinSepSampler
 from clipnoise.privacy.samplers.shuffled import ShuffledSampler
 
 __all__ = [
     "SAMPLERS",
+    "BMinSepSampler",
     "BallsInBinsSampler",
     "CyclicPoissonSampler",
     "CyclicSampler",
@@ -46,6 +48,7 @@ KINDS: tuple[type[Sampler], ...] = (
     TruncatedPoissonSampler,
     RandomAllocationSampler,
     BallsInBinsSampler,
+    BMinSepSampler,
     CyclicPoissonSampler,
     CyclicSampler,
     FullSampler,

@@ -70,6 +70,7 @@ class Sampler(Draws):
             bands as there are groups; or None for independent noise only.
         turns: whether examples may take turns in groups.
         whole: whether an example takes part in every turn of its group, whoever accounts for it.
+        waits: whether an example waits a random time between participations.
         truncated: whether a batch may lose examples.
         examples: n.
     """
@@ -79,6 +80,7 @@ class Sampler(Draws):
     correlated: ClassVar[str | None] = None
     turns: ClassVar[bool] = False
     whole: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     truncated: ClassVar[bool] = False
 
     def __init__(self, examples: int, generator: torch.Generator | None) -> None:

@@ -1,0 +1,308 @@
+"""b-min-sep: what the sampler draws, and that its ε is not below what the noise costs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from budgets import flat_budget
+from mechanisms import mechanism
+from numpy.typing import NDArray
+
+from clipnoise.errors import UserError
+from clipnoise.privacy.accountants.mixture import bound, log_most
+from clipnoise.privacy.accountants.patterns import Pattern
+from clipnoise.privacy.accountants.poisson import AccountantError
+from clipnoise.privacy.accountants.separated import Separated, _tails
+from clipnoise.privacy.calibration import TOLERANCE, calibrate
+from clipnoise.privacy.claim import claim
+from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
+from clipnoise.privacy.noise.banded import BandedNoise
+from clipnoise.privacy.noise.buffered import BufferedNoise
+from clipnoise.privacy.participation import Participation
+from clipnoise.privacy.samplers import BMinSepSampler
+
+Array = NDArray[np.float64]
+
+
+def noise_of(bands: int) -> NoiseCorrelation:
+    return BandedNoise(bands=bands) if bands > 1 else IndependentNoise()
+
+
+def spent(
+    bands: int, steps: int, rate: float, sigma: float, delta: float, first: int | None = None
+) -> float:
+    given = Participation(groups=bands, sampling_rate=rate, steps=steps, noise=noise_of(bands))
+    return given.epsilon("monte-carlo", noise_multiplier=sigma, delta=delta, steps=first)
+
+
+def patterns(bands: int, steps: int, rate: float) -> tuple[Array, Array]:
+    """Return every pattern, 0 or 1 by step, and its probability by the words of the sampler."""
+    start = [1.0, *[rate] * (bands - 1)]  # waits for 0, 1, …, b − 1 steps
+    chances: Counter[tuple[int, ...]] = Counter()
+    for pattern in product((0, 1), repeat=steps):
+        for wait, weight in enumerate(start):
+            chance, left = weight / sum(start), wait
+            for takes_part in pattern:
+                able = left == 0
+                chance *= (rate if takes_part else 1 - rate) if able else 1 - takes_part
+                left = bands - 1 if takes_part else max(0, left - 1)
+            chances[pattern] += chance
+    kept = [(pattern, chance) for pattern, chance in chances.items() if chance > 0]
+    return np.array([p for p, _ in kept], float), np.array([chance for _, chance in kept])
+
+
+def means(bands: int, steps: int, rate: float, sigma: float) -> tuple[Array, Array]:
+    """Return what each pattern moves the rows of Cx by, over σ, and its probability."""
+    every, chances = patterns(bands, steps, rate)
+    strategy = noise_of(bands).strategy(steps, bands)
+    c = np.eye(steps) if strategy is None else np.abs(strategy.matrix())
+    return every @ c.T / sigma, chances
+
+
+def mixture(bands: int, steps: int, rate: float, sigma: float) -> Separated:
+    pattern = Pattern(noise=noise_of(bands), groups=bands, steps=steps, sampling_rate=rate)
+    return Separated(pattern.column() / sigma, rate, steps)
+
+
+@pytest.mark.parametrize(("bands", "rate"), [(1, 0.3), (2, 0.4), (3, 0.2), (5, 0.7)])
+def test_moments_and_ratios_are_those_of_all_patterns(bands: int, rate: float) -> None:
+    steps, of = 6, mixture(bands, 6, rate, 1.3)
+    every, chances = patterns(bands, steps, rate)
+    assert chances.sum() == pytest.approx(1)
+    moved = np.stack([np.convolve(pattern, of.column) for pattern in every])
+    gram = moved @ moved.T
+    pairs = np.exp(gram)
+    assert of.log_normaliser(1) == pytest.approx(0, abs=1e-12)
+    assert of.log_normaliser(2) == pytest.approx(math.log(chances @ pairs @ chances))
+    triples = np.einsum("i,j,k,ij,ik,jk", chances, chances, chances, pairs, pairs, pairs)
+    assert of.log_normaliser(3) == pytest.approx(math.log(triples))
+    y = np.random.default_rng(0).normal(0.3, 1.5, (moved.shape[1], 20))
+    ratios = chances @ np.exp(moved @ y - np.diag(gram)[:, None] / 2)
+    np.testing.assert_allclose(of.log_ratios(y), np.log(ratios), rtol=1e-10)
+
+
+LINE = np.linspace(-9, 12, 1051)
+
+
+def divergence(inside: Array, outside: Array, value: float) -> float:
+    return float(np.maximum(inside - math.exp(value) * outside, 0).sum())
+
+
+def quadrature(rate: float, sigma: float) -> tuple[Array, Array]:
+    """Return the densities of two released rows with and without the example, for two bands."""
+    moved, chances = means(2, 2, rate, sigma)
+    width = LINE[1] - LINE[0]
+
+    def density(mean: Array) -> Array:
+        each = [np.exp(-((LINE - m) ** 2) / 2) / math.sqrt(2 * math.pi) * width for m in mean]
+        return np.outer(*each)
+
+    present = sum(chance * density(mean) for mean, chance in zip(moved, chances, strict=True))
+    return np.asarray(present), density(np.zeros(2))
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(0.7, 0.3), (1.5, 0.3), (1.5, 0.9)])
+def test_two_steps_cost_at_least_what_quadrature_finds(sigma: float, rate: float) -> None:
+    present, absent = quadrature(rate, sigma)
+    for delta in (1e-2, 1e-5):
+        found = spent(2, 2, rate, sigma, delta)
+        assert max(divergence(present, absent, found), divergence(absent, present, found)) <= delta
+        # The last column counts as whole, so it is above the exact value by a few per cent.
+        assert divergence(present, absent, 0.9 * found - 0.01) > delta
+
+
+@pytest.mark.parametrize(("bands", "rate"), [(1, 0.15), (3, 0.2), (4, 0.6)])
+def test_plain_draws_of_whole_runs_agree(bands: int, rate: float) -> None:
+    steps, sigma, draws = 12, 2.0, 100_000
+    value = spent(bands, steps, rate, sigma, 0.02)
+    moved, chances = means(bands, steps, rate, sigma)
+    random = np.random.default_rng(0)
+    deltas = []
+    for sign in (1, -1):
+        y = random.standard_normal((draws, steps))
+        if sign == 1:
+            y += moved[random.choice(len(moved), p=chances, size=draws)]
+        losses = np.log(np.exp(y @ moved.T - (moved**2).sum(axis=1) / 2) @ chances)
+        costs = np.maximum(0.0, -np.expm1(value - sign * losses))
+        deltas.append((costs.mean(), costs.std() / math.sqrt(draws)))
+    delta, error = max(deltas)
+    assert 0.8 * 0.02 - 5 * error < delta < 0.02 + 5 * error
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.2])
+def test_one_band_costs_what_poisson_sampling_does(rate: float) -> None:
+    poisson = Participation(sampling_rate=rate, steps=50)
+    exact = poisson.epsilon("pld", noise_multiplier=1.5, delta=1e-5)
+    assert 0.999 * exact < spent(1, 50, rate, 1.5, 1e-5) < 1.02 * exact
+
+
+def test_nearly_certain_participation_is_close_to_balls_in_bins() -> None:
+    noise = noise_of(3)
+    bins = Participation(groups=3, sampling_rate=1.0, steps=30, noise=noise)
+    drawn = bins.epsilon("monte-carlo", noise_multiplier=4.0, delta=1e-4)
+    assert spent(3, 30, 1 - 1e-9, 4.0, 1e-4) == pytest.approx(drawn, rel=0.1)
+
+
+def test_it_costs_less_than_drawing_within_fixed_groups() -> None:
+    bands, steps, rate, sigma = 4, 60, 0.1, 1.0
+    apart = rate / (1 - (bands - 1) * rate)
+    cyclic = Participation(groups=bands, sampling_rate=bands * rate, steps=steps)
+    fixed = cyclic.epsilon("pld", noise_multiplier=sigma, delta=1e-5)
+    assert spent(bands, steps, apart, sigma, 1e-5) < 0.95 * fixed
+
+
+def test_weights_stay_within_their_bound_and_do_not_change_the_mean() -> None:
+    of, value, found = mixture(3, 15, 0.2, 1.0), 0.5, []
+    for k in (1, 2, 3, 4):
+        drawn = of.tilted(k)
+        costs = np.exp(drawn.log_weights + drawn.power * drawn.log_ratios) * np.maximum(
+            np.exp(drawn.log_ratios) - math.exp(value), 0
+        )
+        most = drawn.log_most + log_most(1, drawn.power, value)
+        assert costs.max() <= math.exp(most) * (1 + 1e-9)
+        found.append((costs.mean(), costs.std() / math.sqrt(len(costs))))
+    averages, errors = np.array(found).T
+    assert (abs(averages - averages[0]) <= 5 * np.hypot(errors, errors[0])).all()
+
+
+def test_the_tail_of_adding_an_example_is_above_what_quadrature_finds() -> None:
+    """Also where no draw reaches; a line through points left of the tail would be below it."""
+    rate, sigma = 0.9, 1.0
+    present, absent = quadrature(rate, sigma)
+    random = np.random.default_rng(1)
+    moved, chances = means(2, 2, rate, sigma)
+    y = random.standard_normal((50_000, 2))
+    ratios = np.sort(np.log(np.exp(y @ moved.T - (moved**2).sum(axis=1) / 2) @ chances))
+    tails = list(_tails(ratios, 30.0))
+    assert tails
+    reached = False
+    for value in (1.5, 2.5, 3.5):
+        exact, bounds = divergence(absent, present, value), [tail(value) for tail in tails]
+        assert all(exact <= one for one in bounds)
+        reached |= min(bounds) < 1e-5
+    assert reached
+
+
+def test_the_tail_of_one_normal_is_that_of_the_gaussian_mechanism() -> None:
+    """ln R is linear in y for one pattern, so nothing but confidence is lost."""
+    mu, draws = 0.8, 200_000
+    ratios = np.sort(mu * np.random.default_rng(2).standard_normal(draws) - mu**2 / 2)
+    best = min(tail(2.0) for tail in _tails(ratios, 3.0))
+    exact = math.erfc((2 / mu - mu / 2) / math.sqrt(2)) / 2 - math.exp(2.0) * (
+        math.erfc((2 / mu + mu / 2) / math.sqrt(2)) / 2
+    )
+    assert exact < best < 1.5 * exact
+
+
+def test_the_bound_errs_seldom() -> None:
+    drawn = mixture(3, 15, 0.2, 1.0).tilted(2)
+    truth, share = bound(drawn, 1e-12, sign=1)(0.5), 128
+    misled = 0
+    for start in range(0, 400 * share, share):
+        rows = slice(start, start + share)
+        part = replace(
+            drawn, log_ratios=drawn.log_ratios[rows], log_weights=drawn.log_weights[rows]
+        )
+        misled += bound(part, math.log(20), sign=1)(0.5) < truth
+    assert misled <= 80
+
+
+def test_epsilon_grows_with_the_steps_that_are_released() -> None:
+    values = [spent(4, 24, 0.3, 2.0, 1e-4, t) for t in (0, 3, 6, 12, 24)]
+    assert values[0] == 0
+    assert values == sorted(values)
+
+
+def test_the_profile_agrees_with_epsilon() -> None:
+    given = Participation(groups=3, sampling_rate=0.2, steps=20, noise=noise_of(3))
+    epsilons = np.array([0.0, 1.0, 2.0, 4.0])
+    found = given.deltas("monte-carlo", epsilons, noise_multiplier=1.0, least=1e-5)
+    assert (np.diff(found) < 0).all()
+    stated = given.epsilon("monte-carlo", noise_multiplier=1.0, delta=float(found[2]))
+    assert stated == pytest.approx(2.0, rel=0.05)
+
+
+def asked(bands: int, **values: Any) -> Any:
+    return mechanism(
+        "b-min-sep", examples=100, expected_batch_size=10, steps=30,
+        accountant="monte-carlo", noise=noise_of(bands), **values,
+    )  # fmt: skip
+
+
+def test_a_calibration_meets_its_target() -> None:
+    of = asked(3)
+    assert (claim(of), of.adjacency) == ("guarantee", "add-remove")
+    assert of.participation.sampling_rate == pytest.approx(0.1 / 0.8)
+    budget = flat_budget(
+        epsilon=2.0, delta=1e-3, accountant="monte-carlo", sampler="b-min-sep",
+        groups=3, sampling_rate=0.125, steps=30, noise=noise_of(3), evaluation_steps=(10, 30),
+    )  # fmt: skip
+    found = calibrate(budget)
+    assert 2 - TOLERANCE < found.epsilon <= 2
+    assert 0 < found.spent[10] < found.spent[30] == found.epsilon
+
+
+@pytest.mark.parametrize(("bands", "rate"), [(1, 0.3), (3, 0.25), (4, 0.25)])
+def test_batches_have_the_law_that_is_accounted_for(bands: int, rate: float) -> None:
+    """Of 20,000 examples; in each step as many are expected, in the first as in any other."""
+    examples, steps = 20_000, 6
+    apart = rate / (1 - (bands - 1) * rate)
+    stream = BMinSepSampler(examples, bands, apart, torch.Generator().manual_seed(3))
+    drawn = torch.zeros(examples, steps, dtype=torch.int64)
+    for step in range(steps):
+        batch = stream.sample()
+        assert (batch.diff() > 0).all()
+        drawn[batch, step] = 1
+    spread = math.sqrt(examples * rate * (1 - rate))
+    assert (drawn.sum(0) - examples * rate).abs().max() < 5 * spread
+    every, chances = patterns(bands, steps, apart)
+    counts = Counter(map(tuple, drawn.tolist()))
+    assert counts.keys() <= {tuple(pattern) for pattern in every.astype(int).tolist()}
+    for pattern, chance in zip(every.astype(int).tolist(), chances, strict=True):
+        expected = examples * chance
+        assert abs(counts[tuple(pattern)] - expected) < 5 * math.sqrt(expected) + 5
+
+
+def test_a_stream_goes_on_where_it_was_saved() -> None:
+    stream = asked(4).batches(torch.Generator().manual_seed(1))
+    for _ in range(5):
+        stream.sample()
+    saved = stream.get_state()
+    expected = [stream.sample().tolist() for _ in range(8)]
+    other = asked(4).batches(torch.Generator().manual_seed(2))
+    other.set_state(saved)
+    assert [other.sample().tolist() for _ in range(8)] == expected
+    with pytest.raises(ValueError, match="not 7"):
+        BMinSepSampler(7, 4, 0.1, None).set_state(saved)
+
+
+def test_what_is_not_covered_is_refused() -> None:
+    with pytest.raises(UserError, match="'pld' is for independent noise"):
+        _ = replace(asked(2), accountant="pld").participation
+    with pytest.raises(UserError, match="at most n/B = 10 bands"):
+        _ = asked(11).participation
+    with pytest.raises(UserError, match="at most n/B = 10 bands"):
+        _ = replace(asked(2), noise=BufferedNoise(buffers=2)).participation
+    with pytest.raises(UserError, match="at least the 3 bands"):
+        flat_budget(
+            epsilon=1.0, delta=1e-5, groups=2, sampling_rate=0.1, steps=10, noise=noise_of(3),
+            sampler="b-min-sep", accountant="monte-carlo",
+        )  # fmt: skip
+    with pytest.raises(UserError, match="sampling_rate: must be 1"):
+        flat_budget(
+            epsilon=1.0, delta=1e-5, groups=3, sampling_rate=0.1, steps=10, noise=noise_of(3),
+            sampler="balls-in-bins", accountant="monte-carlo",
+        )  # fmt: skip
+    with pytest.raises(AccountantError, match="at most 2000 steps"):
+        spent(2, 2001, 0.1, 1.0, 1e-5)
+    with pytest.raises(AccountantError, match="at most 125 bands"):
+        spent(126, 200, 0.001, 1.0, 1e-5)
+    with pytest.raises(AccountantError, match="too small"):
+        spent(2, 10, 0.1, 0.02, 1e-5)
