@@ -21,6 +21,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from clipnoise.lazy import np
@@ -63,9 +64,14 @@ class Mixture(ABC):
 
     most_tilts: int
 
+    @cached_property
+    def drawn(self) -> Callable[[int], Weighted]:
+        """`tilted`, which draws once for each k."""
+        return cache(self.tilted)
+
     def epsilon(self, delta: float, certainty: float) -> float:
         """Return ε at which both directions are verified."""
-        removing = bound(self.tilted(self.tilt(delta)), certainty, sign=1)
+        removing = bound(self.drawn(self.tilt(delta)), certainty, sign=1)
         value = _smallest(removing, delta)
         adding = self.adding((value,), certainty)
         return value if adding(value) <= delta else _smallest(adding, delta, value)
@@ -83,7 +89,7 @@ class Mixture(ABC):
         """
         tilts = {1, self.tilt(math.sqrt(delta)), self.tilt(delta)}
         removing = _at(
-            least([bound(self.tilted(k), certainty, sign=1) for k in sorted(tilts)]), epsilons
+            least([bound(self.drawn(k), certainty, sign=1) for k in sorted(tilts)]), epsilons
         )
         reached = [removing > level for level in (math.sqrt(delta), delta)]
         places = [epsilons[min(int(above.sum()), len(epsilons) - 1)] for above in reached]

@@ -29,9 +29,11 @@ type de Slepian et Gordon sur les processus gaussiens".
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from clipnoise.privacy.accountants.mixture import Mixture
+from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases, refuse_tiny
 from clipnoise.privacy.accountants.separated import Separated
 from clipnoise.privacy.accountants.turns import Turns
@@ -96,22 +98,31 @@ def _mixture(releases: Releases) -> Mixture:
     pattern = releases.pattern
     assert pattern is not None  # Budget requires it for this accountant
     refuse_tiny(releases.noise_multiplier)
-    waits = pattern.sampling_rate < 1
-    steps, groups = (MOST_STEPS_OF_BANDS, MOST_BANDS) if waits else (MOST_STEPS, MOST_PATTERNS)
-    if pattern.groups > groups or pattern.steps > steps:
-        between = "noise of at most" if waits else "epochs of at most"
-        instead = (
-            "the sampler cyclic-poisson"
-            if waits
-            else "larger batches, or the accountant per-epoch, which does not amplify"
-        )
-        raise AccountantError(
-            f"accountant: monte-carlo covers runs of at most {steps} steps and {between} {groups}"
-            f"{' bands' if waits else ''}; got {pattern.steps} and {pattern.groups}. "
-            f"Allowed: {instead}."
-        )
+    _refuse_long(pattern)
     log_sigma = math.log(min(releases.noise_multiplier, LARGEST_SIGMA))
     sigma = math.exp(math.floor(log_sigma * SIGMA_GRID) / SIGMA_GRID)
-    if waits:
-        return Separated(pattern.column() / sigma, pattern.sampling_rate, releases.steps)
-    return Turns(pattern.gram(releases.steps) / sigma**2)
+    return _of(pattern, sigma, releases.steps)
+
+
+@lru_cache(maxsize=1)  # ε and the profile are of the same draws
+def _of(pattern: Pattern, sigma: float, steps: int) -> Mixture:
+    if pattern.sampling_rate < 1:
+        return Separated(pattern.column() / sigma, pattern.sampling_rate, steps)
+    return Turns(pattern.gram(steps) / sigma**2)
+
+
+def _refuse_long(pattern: Pattern) -> None:
+    waits = pattern.sampling_rate < 1
+    steps, groups = (MOST_STEPS_OF_BANDS, MOST_BANDS) if waits else (MOST_STEPS, MOST_PATTERNS)
+    if pattern.groups <= groups and pattern.steps <= steps:
+        return
+    raise AccountantError(
+        f"accountant: monte-carlo covers runs of at most {steps} steps and "
+        f"{f'noise of at most {groups} bands' if waits else f'epochs of at most {groups}'}; got "
+        f"{pattern.steps} and {pattern.groups}. Allowed: "
+        + (
+            "fewer of them, or the sampler cyclic-poisson."
+            if waits
+            else "larger batches, or the accountant per-epoch, which does not amplify."
+        )
+    )

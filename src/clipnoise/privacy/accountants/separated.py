@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     Counts = NDArray[np.int8]
 
 MOST_DRAWS, FEWEST_DRAWS = 2**16, 2**14
-MOST_WORK = 2**24  # draws times steps, unless there would be fewer than FEWEST_DRAWS draws
+MOST_WORK = 2**23  # draws times steps, unless there would be fewer than FEWEST_DRAWS draws
 MOST_STATES = 8000  # of k patterns
 QUANTILES = (0.001, 0.01, 0.05, 0.2, 0.5)  # of ln R, through two of which a line is drawn
 LARGEST_EXPONENT = 600.0  # of a_s, so that products of two do not overflow
@@ -66,7 +66,7 @@ class Separated(Mixture):
     def __init__(self, column: Array, rate: float, steps: int) -> None:
         """Take the sizes of the column of C over σ, shape (b,), 0 < p < 1 and T ≥ 1."""
         self.column, self.rate, self.steps = column, rate, steps
-        self.patterns = lru_cache(maxsize=3)(lambda k: _Patterns(self, k))
+        self.log_moments: dict[int, float] = {}  # ln E[R^k]
         self.bands = len(column)
         self.draws = min(MOST_DRAWS, max(FEWEST_DRAWS, MOST_WORK // steps // CHUNK * CHUNK))
         self.most_tilts = max(
@@ -84,11 +84,13 @@ class Separated(Mixture):
         return self.eligible * np.append(1.0, np.full(self.bands - 1, self.rate))
 
     def log_normaliser(self, k: int) -> float:
-        return self.patterns(k).log_moment
+        if k not in self.log_moments:
+            self.log_moments[k] = _Patterns(self, k).log_moment
+        return self.log_moments[k]
 
     def tilted(self, k: int) -> Weighted:
         random = np.random.Generator(np.random.Philox(SEED))
-        patterns = self.patterns(k)
+        patterns = _Patterns(self, k)
         counts = patterns.draw(self.draws, random)
         found = []
         for drawn in np.split(counts, self.draws // CHUNK, axis=1):
@@ -99,13 +101,17 @@ class Separated(Mixture):
         weights = np.full(self.draws, patterns.log_moment)
         return Weighted(np.concatenate(found), weights, -k, patterns.log_moment)
 
-    def adding(self, places: Collection[float], certainty: float) -> Bound:
+    @cached_property
+    def absent(self) -> Array:
+        """ln R, drawn from Q, ascending."""
         random = np.random.Generator(np.random.Philox(SEED + 1))
         drawn = [self.log_ratios(self._normals(random)) for _ in range(self.draws // CHUNK)]
-        log_ratios = np.sort(np.concatenate(drawn))
+        return np.sort(np.concatenate(drawn))
+
+    def adding(self, places: Collection[float], certainty: float) -> Bound:
         certainty += math.log(1 + len(QUANTILES))  # these, and both bounds of plain draws
-        plain = Weighted(log_ratios, np.zeros(self.draws), 0.0, 0.0)
-        return least([bound(plain, certainty, sign=-1), *_tails(log_ratios, certainty)])
+        plain = Weighted(self.absent, np.zeros(self.draws), 0.0, 0.0)
+        return least([bound(plain, certainty, sign=-1), *_tails(self.absent, certainty)])
 
     def _normals(self, random: np.random.Generator) -> Array:
         return np.asarray(random.standard_normal((self.steps + self.bands - 1, CHUNK)))
@@ -199,6 +205,7 @@ class _Patterns:
         busy = self.states.sum(axis=1)
         ways = gammaln(k + 1) - gammaln(free + 1) - gammaln(self.states + 1).sum(axis=1)
         self.start = ways + k * math.log(of.eligible) + busy * math.log(of.rate)
+        self.weights = [self._weights(step) for step in range(of.bands)]  # the last one stays
         self.values = self._values()
         self.log_moment = float(logsumexp(self.start + self.values[0]))
 
@@ -215,8 +222,13 @@ class _Patterns:
         """Return ln of the expected weight from each step on, shape (T + 1, states)."""
         values = np.zeros((self.steps + 1, len(self.states)))
         for step in range(self.steps - 1, -1, -1):
-            values[step] = logsumexp(self._weights(step) + values[step + 1][self.following], axis=1)
+            logs = self._logs(step, values[step + 1])
+            most = logs.max(axis=1)
+            values[step] = most + np.log(np.exp(logs - most[:, None]).sum(axis=1))
         return values
+
+    def _logs(self, step: int, after: Array) -> Array:
+        return np.asarray(self.weights[min(step, self.bands - 1)] + after[self.following])
 
     def draw(self, count: int, random: np.random.Generator) -> Counts:
         """Draw how many of the patterns take part in each step, int8 of shape (T, count)."""
@@ -224,8 +236,8 @@ class _Patterns:
         state = np.minimum(np.searchsorted(chances, random.random(count)), len(chances) - 1)
         drawn = np.empty((self.steps, count), dtype=np.int8)
         for step in range(self.steps):
-            logs = self._weights(step) + self.values[step + 1][self.following]
-            chances = np.cumsum(np.exp(logs - self.values[step][:, None]), axis=1)
+            logs = self._logs(step, self.values[step + 1]) - self.values[step][:, None]
+            chances = np.cumsum(np.exp(logs), axis=1)
             drawn[step] = (chances[state, :-1] < random.random(count)[:, None]).sum(axis=1)
             state = self.following[state, drawn[step]]
         return drawn
