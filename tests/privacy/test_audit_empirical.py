@@ -51,13 +51,14 @@ def test_honest_methods_are_not_refuted_but_the_canaries_are_seen(name: str, cac
         (BandedNoise(bands=2), "cyclic"),
         (CancellingNoise(cancelled=0.9), "cyclic"),
         pytest.param(CancellingNoise(cancelled=0.9), "balls-in-bins", marks=pytest.mark.long),
+        pytest.param(BandedNoise(bands=2), "b-min-sep", marks=pytest.mark.long),
     ],
 )
 def test_correlated_noise_is_whitened_before_scoring(
     noise: NoiseCorrelation, sampler: str, cache: Path
 ) -> None:
     settings = Settings(runs=10, sampling_rate=0.45, steps=8, noise_multiplier=2.0)
-    if sampler == "balls-in-bins":
+    if sampler in ("balls-in-bins", "b-min-sep"):
         settings = replace(settings, accountant="monte-carlo")
     result = audit(subject("dp-sgd", noise=noise, sampler=sampler), cache, settings)
     assert result.verdict == "not refuted"

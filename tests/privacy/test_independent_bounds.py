@@ -370,15 +370,21 @@ def test_random_allocation_costs_what_the_sums_of_likelihood_ratios_show(setting
         assert found <= 1.05 * least + 0.005, (found, least, values, delta)
 
 
-def turns(moved: np.ndarray, sigma: float) -> Pair:
+def turns(moved: np.ndarray, sigma: float, chances: np.ndarray | None = None) -> Pair:
     """Return the pair of a run in which an example moves the rows of Cx by a random column, or not.
 
-    It is seen in as many numbers as there are columns, each cut into cells.
+    It is seen in as many numbers as there are rows or columns, each cut into cells.
+
+    Args:
+        moved: shape (rows, columns).
+        sigma: σ.
+        chances: the probability of each column; all alike unless given.
     """
     means = np.linalg.qr(moved)[1].T / sigma  # the columns in coordinates that span them
-    cells = {1: 4000, 2: 500, 3: 90}[len(means)]
+    dimensions = means.shape[1]
+    cells = {1: 4000, 2: 500, 3: 90}[dimensions]
     axes = []
-    for coordinate in range(len(means)):
+    for coordinate in range(dimensions):
         ends = (min(0.0, *means[:, coordinate]) - 8, max(0.0, *means[:, coordinate]) + 8)
         axes.append(np.concatenate([[-np.inf], np.linspace(*ends, cells), [np.inf]]))
 
@@ -386,8 +392,10 @@ def turns(moved: np.ndarray, sigma: float) -> Pair:
         parts = [_log_cells(edges - at) for edges, at in zip(axes, mean, strict=True)]
         return np.asarray(sum(np.ix_(*parts))).ravel()
 
-    log_q = logs(np.zeros(len(means)))
-    log_p = np.logaddexp.reduce([logs(mean) for mean in means]) - math.log(len(means))
+    log_q = logs(np.zeros(dimensions))
+    weights = np.full(len(means), 1 / len(means)) if chances is None else chances
+    weighted = [math.log(chance) + logs(mean) for chance, mean in zip(weights, means, strict=True)]
+    log_p = np.logaddexp.reduce(weighted)
     return Pair(log_p, log_p - log_q)
 
 
@@ -417,6 +425,44 @@ def test_turns_that_are_drawn_cost_what_they_move_through_correlated_noise(setti
         assert least * EXACT <= found, (found, least, noise, groups, steps, sigma, delta)
         if (matrix >= 0).all():
             assert found <= 1.05 * least + 0.02, (found, least, noise, groups, steps, sigma, delta)
+
+
+def separated(column: np.ndarray, rate: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what two or three steps of b-min-sep move, rows by patterns, and their chances."""
+    bands = len(column)
+    able = 1 / (1 + (bands - 1) * rate)
+    chances: Counter[tuple[int, ...]] = Counter()
+    for wait in range(bands):
+        left = able * (rate if wait else 1.0)
+        for pattern in itertools.product((0, 1), repeat=steps):
+            weight, blocked = left, wait
+            for taken in pattern:
+                weight *= (rate if taken else 1 - rate) if blocked == 0 else float(not taken)
+                blocked = bands - 1 if taken else max(0, blocked - 1)
+            chances[pattern] += weight
+    every = [pattern for pattern, weight in chances.items() if weight > 0]
+    rows = [np.convolve(pattern, column) for pattern in every]
+    return np.stack(rows, axis=1), np.array([chances[pattern] for pattern in every])
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_waiting_between_turns_costs_what_all_patterns_show(settings: int) -> None:
+    """Three rows are released: in the last of two bands, nobody takes part any more."""
+    draw = np.random.default_rng(63)
+    for number in range(settings):
+        bands = 1 + number % 2
+        noise = BandedNoise(bands=bands) if bands > 1 else IndependentNoise()
+        steps, rate = 4 - bands, log_uniform(draw, 0.01, 0.9)
+        sigma, delta = log_uniform(draw, 0.5, 20), log_uniform(draw, 1e-6, 1e-2)
+        given = Participation(groups=bands, sampling_rate=rate, steps=steps, noise=noise)
+        found = given.epsilon("monte-carlo", noise_multiplier=sigma, delta=delta)
+        strategy = noise.strategy(steps, bands)
+        column = np.ones(1) if strategy is None else strategy.matrix()[:bands, 0]
+        moved, chances = separated(column, rate, steps)
+        pair = turns(moved, sigma, chances)
+        least = max(epsilon_at_least([(one, 1)], delta) for one in (pair, reverse(pair)))
+        assert least * EXACT <= found, (found, least, bands, rate, sigma, delta)
+        assert found <= 1.05 * least + 0.02, (found, least, bands, rate, sigma, delta)
 
 
 # Shuffled batches: the attack that re-accounting uses is no more than the truth.

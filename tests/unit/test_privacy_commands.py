@@ -222,6 +222,10 @@ DRAWN = {  # a mechanism for each sampler, and whose ε is a guarantee for it
     "truncated-poisson": ([*RATE, "--truncation-probability", "1e-9"], "rdp prv pld"),
     "random-allocation": ([*RATE, "--groups", "4"], "pld-allocation"),
     "balls-in-bins": ([*TURNS, "--noise", '{"kind": "blt", "buffers": 1}'], "monte-carlo"),
+    "b-min-sep": (
+        [*RATE, "--groups", "2", "--noise", '{"kind": "banded", "bands": 2}'],
+        "monte-carlo",
+    ),
     "cyclic-poisson": ([*RATE, "--groups", "4"], "rdp prv pld"),
     "cyclic": (TURNS, "rdp prv pld per-epoch"),
     "full": (["--sampling-rate", "1"], "rdp prv pld per-epoch"),

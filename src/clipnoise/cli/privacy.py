@@ -114,9 +114,10 @@ def account(
 
     Where examples take part in turns, or in one step of each epoch, --groups says how many turns
     there are, and --sampling-rate is that of an example in its turn: 1 with cyclic, shuffled
-    and balls-in-bins, and 1/groups with random-allocation. Where their order is fixed, ε is the
-    same for any noise, because σ is relative to a strategy scaled to it; --noise is needed for
-    balls-in-bins alone.
+    and balls-in-bins, and 1/groups with random-allocation. With b-min-sep, --groups is b, and the
+    rate that of an example that may take part. Where their order is fixed, ε is the same for any
+    noise, because σ is relative to a strategy scaled to it; --noise is needed for balls-in-bins and
+    b-min-sep alone.
 
     One (ε, δ) cannot be compared with another, so the bounds that follow from the whole profile
     δ(ε) are printed below, by the accountant of the smallest ε: μ of Gaussian differential privacy,
@@ -402,13 +403,15 @@ sampler. “Nominal” means that the accountant may be used and nothing is prov
 refused. What holds for examples holds for users, too. Only independent noise goes with every
 sampler, because other noise needs to know how many steps lie between two participations.
 
-Two studies on handwritten digits change nothing else, and their reports say what each change gains
-at equal ε, seed by seed. The first one changes the sampler, the second one the noise, with balls in
-bins and in a fixed order:
+Three studies on handwritten digits change nothing else, and their reports say what each change
+gains at equal ε, seed by seed. The first one changes the sampler; the second one the noise, with
+balls in bins and in a fixed order; the third one the number of bands, with b-min-sep and with
+cyclic Poisson sampling:
 
 ```sh
 snakemake --cores all reports/samplers/report.pdf
 snakemake --cores all reports/drawn-turns/report.pdf
+snakemake --cores all reports/banded-turns/report.pdf
 ```
 
 """
@@ -444,9 +447,10 @@ by sampling, and it is no good predictor of accuracy for adaptive methods.
 Correlated noise needs to know when an example can take part. With `sampler: cyclic` every kind is
 exact, without amplification: the strategy is scaled to what the participations of an example add up
 to. So it is with `full`. `cyclic-poisson` amplifies, and needs as many groups as the strategy has
-bands: only `banded` has fewer than T. `balls-in-bins` with the accountant `monte-carlo` amplifies
-every kind, in runs of at most 5,000 steps and epochs of at most 250; a calibration takes seconds
-for epochs of up to 40 steps, and about a minute at 250. Other samplers are refused.
+bands: only `banded` has fewer than T. With the accountant `monte-carlo`, `b-min-sep` amplifies such
+noise more, in runs of at most 2,000 steps, and `balls-in-bins` amplifies every kind, in runs of at
+most 5,000 steps and epochs of at most 250. A calibration takes seconds for eight bands or epochs of
+up to 40 steps, and about a minute at the most. Other samplers are refused.
 """
 
 

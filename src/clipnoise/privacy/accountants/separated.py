@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
     Counts = NDArray[np.int8]
 
-MOST_DRAWS, FEWEST_DRAWS = 2**16, 2**14
+MOST_DRAWS, FEWEST_DRAWS = 2**18, 2**14
 MOST_WORK = 2**23  # draws times steps, unless there would be fewer than FEWEST_DRAWS draws
 MOST_STATES = 8000  # of k patterns
 QUANTILES = (0.001, 0.01, 0.05, 0.2, 0.5)  # of ln R, through two of which a line is drawn
