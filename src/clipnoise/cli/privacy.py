@@ -463,6 +463,10 @@ cosine after a warm-up of a fifth of 100 steps, and 12% for `step`. Each kind is
 example takes part once; `banded` is optimised for participations at least `bands` steps apart, and
 in a fixed order with shorter epochs the schedule can add to its error.
 
+In the study `scheduled-noise`, 15 epochs in a fixed order and ten seeds, the schedule changes the
+accuracy by 0.2 points or less, with one exception. Under a cosine after a warm-up of a fifth of the
+steps, `dense` gains 5.4 ± 1.5 points at ε = 1 and 0.5 ± 0.3 at ε = 8 (95% intervals over seeds).
+
 Correlated noise needs to know when an example can take part. With `sampler: cyclic` every kind is
 exact, without amplification: the strategy is scaled to what the participations of an example add up
 to. So it is with `full`. `cyclic-poisson` amplifies, and needs as many groups as the strategy has
