@@ -25,6 +25,7 @@ from clipnoise.audit.runs import (
     check_updates,
 )
 from clipnoise.audit.subject import Subject, subject
+from clipnoise.core.schedule import LinearSchedule
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, Released, State
 from clipnoise.privacy.microbatches import MicroBatches
@@ -197,6 +198,7 @@ def test_a_method_without_a_clip_claims_nothing() -> None:
         DenseNoise(),
         BandedInverseNoise(bands=4),
         BufferedNoise(buffers=2),
+        BandedNoise(bands=3, rates=LinearSchedule(peak=1.0)),
         TreeNoise(),
     ],
 )

@@ -36,6 +36,9 @@ KINDS = {
     "cancelling": fitted(cancelling(9, 0.9), 3),
     "buffered": fitted(optimal_buffers(23, 3, 6), 6),
     "tree": fitted(Tree(21), 6),
+    "banded for rates": optimal_toeplitz(23, 5, np.linspace(1, 0.1, 23)),
+    "dense for rates": optimal_dense(12, rates=np.linspace(1, 0.1, 12)),
+    "buffered for rates": fitted(optimal_buffers(23, 3, 6, np.linspace(1, 0.1, 23)), 6),
 }
 STRATEGIES = pytest.mark.parametrize("strategy", KINDS.values(), ids=KINDS)
 

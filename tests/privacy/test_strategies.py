@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from clipnoise.privacy.participation import Participation
 
 
 def example(kind: str) -> Strategy:
-    return {
+    examples: dict[str, Callable[[], Strategy]] = {
         "one band": lambda: optimal_toeplitz(7, 1),
         "banded": lambda: optimal_toeplitz(12, 4),
         "all bands": lambda: optimal_toeplitz(6, 6),
@@ -40,14 +41,19 @@ def example(kind: str) -> Strategy:
         "cancelling": lambda: cancelling(12, 0.8),
         "buffered": lambda: optimal_buffers(12, 2),
         "scaled buffered": lambda: optimal_buffers(12, 3, 4).times(0.7),
+        "banded for rates": lambda: optimal_toeplitz(12, 4, np.linspace(1, 0.1, 12)),
+        "dense for rates": lambda: optimal_dense(9, rates=np.linspace(1, 0.1, 9)),
+        "buffered for rates": lambda: optimal_buffers(12, 2, 4, np.linspace(0.1, 1, 12)),
         "tree": lambda: Tree(13),
         "scaled tree": lambda: Tree(16).times(0.7),
-    }[kind]()
+    }
+    return examples[kind]()
 
 
 KINDS = [
     *("one band", "banded", "all bands", "dense", "banded inverse", "scaled banded inverse"),
     *("full inverse", "cancelling", "buffered", "scaled buffered", "tree", "scaled tree"),
+    *("banded for rates", "dense for rates", "buffered for rates"),
 ]
 
 
@@ -57,7 +63,8 @@ def test_every_view_of_a_strategy_agrees_with_its_matrix(kind: str) -> None:
     steps = strategy.steps
     matrix = strategy.matrix()
     inverse = np.linalg.inv(matrix)
-    prefix = np.tril(np.ones((steps, steps))) @ inverse
+    sums, rates = np.tril(np.ones((steps, steps))), np.linspace(2, 0.5, steps)
+    prefix, weighted = sums @ inverse, sums @ np.diag(rates) @ inverse
 
     assert matrix.shape == (steps, steps)
     assert not np.triu(matrix, 1).any()
@@ -66,6 +73,8 @@ def test_every_view_of_a_strategy_agrees_with_its_matrix(kind: str) -> None:
     assert all(len(strategy.weights(t)) <= strategy.slots for t in range(1, steps + 1))
     np.testing.assert_allclose(strategy.squared_row_norms, (inverse**2).sum(1), rtol=1e-10)
     np.testing.assert_allclose(strategy.prefix_sum_variances(), (prefix**2).sum(1), rtol=1e-10)
+    variances = strategy.prefix_sum_variances(rates)
+    np.testing.assert_allclose(variances, (weighted**2).sum(1), rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)

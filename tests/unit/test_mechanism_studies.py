@@ -27,6 +27,7 @@ def without(spec: Mapping[str, Any], *names: str) -> str:
         ("samplers", ("sampler", "accountant"), 3),
         ("drawn-turns", ("noise", "sampler", "accountant"), 12),
         ("banded-turns", ("noise", "sampler", "accountant"), 8),
+        ("scheduled-noise", ("noise",), 6),
     ],
 )
 def test_the_runs_that_are_compared_differ_in_their_mechanism_alone(

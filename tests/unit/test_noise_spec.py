@@ -29,6 +29,8 @@ from clipnoise.privacy.noise.tree import TreeNoise
         {"kind": "lambda-cgd", "cancelled": 0.9},
         {"kind": "blt", "buffers": 3},
         {"kind": "tree"},
+        {"kind": "dense", "rates": "learning_rate"},
+        {"kind": "blt", "buffers": 3, "rates": {"kind": "step", "peak": 1, "breakpoints": [0.5]}},
     ],
 )
 def test_a_spec_survives_a_round_trip(values: dict[str, Any]) -> None:
@@ -57,10 +59,13 @@ def test_noise_is_independent_by_default() -> None:
         {"kind": "blt", "buffers": 0},
         {"kind": "blt", "buffers": 9},
         {"kind": "tree", "buffers": 3},
+        {"kind": "tree", "rates": "learning_rate"},
+        {"kind": "banded", "bands": 3, "rates": "learning rate"},
+        {"kind": "banded", "bands": 3, "rates": {"kind": "line", "peak": 1}},
     ],
 )
 def test_what_makes_no_sense_is_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"noise.*(bands|kind|cancelled|buffers)"):
+    with pytest.raises(UserError, match=r"noise.*(bands|kind|cancelled|buffers|rates)"):
         parse(NoiseCorrelation, values, key="noise")
 
 

@@ -75,7 +75,7 @@ def _measure(
         steps=steps,
         seed=seed,
     )
-    strategy = subject.noise.strategy(steps, spec.mechanism.participation.groups)
+    strategy = spec.mechanism.noise.strategy(steps, spec.mechanism.participation.groups)
     numbers, counts = _noise(subject, cache, spec, sigma, strategy)
     _, components, dimension = numbers.shape
     rows = numbers.flatten(0, 1)  # one row for each step and component
@@ -211,7 +211,7 @@ def _reach(subject: Subject, cache: Path, seed: int) -> float:
     )
     words = np.zeros(WORDS, dtype="uint32")
     words[-IN_A_ROW:] = ONES
-    source = subject.noise.source(
+    source = spec.mechanism.noise.source(
         steps, spec.mechanism.participation.groups, twister(words), torch.zeros(DRIVEN)
     )
     (largest,) = source.next()

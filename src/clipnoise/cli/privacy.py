@@ -403,15 +403,16 @@ sampler. “Nominal” means that the accountant may be used and nothing is prov
 refused. What holds for examples holds for users, too. Only independent noise goes with every
 sampler, because other noise needs to know how many steps lie between two participations.
 
-Three studies on handwritten digits change nothing else, and their reports say what each change
+Four studies on handwritten digits change nothing else, and their reports say what each change
 gains at equal ε, seed by seed. The first one changes the sampler; the second one the noise, with
 balls in bins and in a fixed order; the third one the number of bands, with b-min-sep and with
-cyclic Poisson sampling:
+cyclic Poisson sampling; the fourth one what the noise is optimised for:
 
 ```sh
 snakemake --cores all reports/samplers/report.pdf
 snakemake --cores all reports/drawn-turns/report.pdf
 snakemake --cores all reports/banded-turns/report.pdf
+snakemake --cores all reports/scheduled-noise/report.pdf
 ```
 
 """
@@ -443,6 +444,31 @@ The error is the root mean square of the noise in the T prefix sums, where all p
 example together cost one Gaussian release at σ = 1: in the first two columns it takes part once, in
 the last one every hundredth step. It is computed by `prefix_sum_rmse`; it leaves out amplification
 by sampling, and it is no good predictor of accuracy for adaptive methods.
+
+`banded`, `blt` and `dense` minimise that error, which is what a constant learning rate adds up.
+With `rates: learning_rate` they minimise it for the sums Σ η_s y_s that a
+[schedule](studies.md#schedules) makes of the noise y. Only the choice of the strategy changes: σ
+and ε follow from its matrix, as for any other. A run whose learning rate is the same at every step
+is refused, and so is one of more than 5,000 steps. For an optimizer whose steps are not η times
+what was released, with momentum or division by moments, the sums are an approximation in both
+cases. The error of such sums, as above, of strategies for prefix sums and for the schedule:
+
+| `kind` | linear, T = 100 | cosine, T = 100 | linear, T = 1000 | cosine, T = 1000 |
+|---|---|---|---|---|
+| `banded`, `bands: 8` | 2.188 → 2.182 | 2.330 → 2.323 | 5.862 → 5.857 | 6.291 → 6.286 |
+| `banded`, `bands: 32` | 1.679 → 1.669 | 1.771 → 1.757 | 3.382 → 3.372 | 3.617 → 3.605 |
+| `blt`, `buffers: 1` | 1.646 → 1.636 | 1.737 → 1.726 | 2.258 → 2.240 | 2.390 → 2.370 |
+| `blt`, `buffers: 3` | 1.624 → 1.611 | 1.722 → 1.703 | 2.048 → 2.029 | 2.172 → 2.147 |
+| `dense` | 1.590 → 1.575 | 1.691 → 1.667 | 1.994 → 1.979 | 2.126 → 2.102 |
+
+That is 0.1 to 1.4% less. Where the rates climb first or fall in steps `dense` gains more: 10% for a
+cosine after a warm-up of a fifth of 100 steps, and 12% for `step`. Each kind is compared where an
+example takes part once; `banded` is optimised for participations at least `bands` steps apart, and
+in a fixed order with shorter epochs the schedule can add to its error.
+
+In the study `scheduled-noise`, 15 epochs in a fixed order and ten seeds, the schedule changes the
+accuracy by 0.2 points or less, with one exception. Under a cosine after a warm-up of a fifth of the
+steps, `dense` gains 5.4 ± 1.5 points at ε = 1 and 0.5 ± 0.3 at ε = 8 (95% intervals over seeds).
 
 Correlated noise needs to know when an example can take part. With `sampler: cyclic` every kind is
 exact, without amplification: the strategy is scaled to what the participations of an example add up

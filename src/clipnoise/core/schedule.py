@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic_core import core_schema
 
@@ -56,6 +56,10 @@ class Schedule:
         """Return steps of T, two of which have the smallest and the largest value."""
         return {1, min(steps, round(self.warmup * steps) + 1), steps}
 
+    def relative(self) -> Self:
+        """Return the schedule with every value divided by the peak."""
+        return replace(self, peak=1.0)
+
     def after_warmup(self, place: float, step: int, steps: int) -> float:
         """Return the value after the warm-up: at most the peak, and never rising.
 
@@ -90,6 +94,9 @@ class Decaying(Schedule):
     def __post_init__(self) -> None:
         if self.final > self.peak:
             raise ValueError(f"final: must be at most the peak, {self.peak:g}, got {self.final:g}")
+
+    def relative(self) -> Self:
+        return replace(self, peak=1.0, final=self.final / self.peak)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from clipnoise.kinds import as_sealed
 from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.noise import NoiseSource
+from clipnoise.privacy.noise.optimised import in_run
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.queries import ClippedMean
 from clipnoise.privacy.samplers import (
@@ -48,7 +49,14 @@ class Mechanism(Sampling):
 
     @classmethod
     def asked_for(
-        cls, privacy: Privacy | None, *, unit: Unit, size: float, steps: int, query: Query
+        cls,
+        privacy: Privacy | None,
+        *,
+        unit: Unit,
+        size: float,
+        steps: int,
+        query: Query,
+        learning_rate: object = None,
     ) -> Mechanism:
         """Return the mechanism of a run; one that is not private draws Poisson batches.
 
@@ -56,6 +64,7 @@ class Mechanism(Sampling):
             privacy: what is asked for.
             unit, steps, query: as in `Mechanism`.
             size: B.
+            learning_rate: η, which noise may be optimised for: see `in_run`.
         """
         if privacy is None:  # RDP goes with every unit
             return cls(
@@ -68,7 +77,7 @@ class Mechanism(Sampling):
             query=query,
             sampler=privacy.sampler,
             largest_batch=privacy.largest_batch,
-            noise=privacy.noise,
+            noise=in_run(privacy.noise, learning_rate, steps),
             microbatches=privacy.microbatches,
             accountant=privacy.accountant,
         )

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,12 @@ from scipy.signal import correlate, lfilter
 from scipy.special import expit, logit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 Array = NDArray[np.float64]
+S = TypeVar("S", bound="Strategy")
 
 SLOPE = 1e-5  # largest slope of the log error, per unit of a coefficient, at an optimum
 EXPLODED = 1e100  # squared error of a strategy whose inverse grows without bound
@@ -77,9 +80,14 @@ class Strategy(ABC):
         """ρ: the squared norm of each row of C⁻¹, shape (T,)."""
         return np.asarray((self._inverse() ** 2).sum(axis=1))
 
-    def prefix_sum_variances(self) -> Array:
-        """Return the noise variance of each prefix sum, the squared row norms of AC⁻¹, (T,)."""
-        return np.asarray((np.cumsum(self._inverse(), axis=0) ** 2).sum(axis=1))
+    def prefix_sum_variances(self, rates: Array | None = None) -> Array:
+        """Return the noise variance of each prefix sum, the squared row norms of AC⁻¹, (T,).
+
+        Args:
+            rates: η, shape (T,), for sums Σ_{s≤t} η_s y_s: the squared row norms of A·diag(η)·C⁻¹.
+        """
+        summed = self._inverse() if rates is None else rates[:, None] * self._inverse()
+        return np.asarray((np.cumsum(summed, axis=0) ** 2).sum(axis=1))
 
     def distances(self, groups: int) -> Array:
         """Bound how far an example that takes part every g steps moves each row of Cx.
@@ -143,7 +151,9 @@ class LowerToeplitz(Strategy):
     def squared_row_norms(self) -> Array:
         return np.cumsum(self.response**2)
 
-    def prefix_sum_variances(self) -> Array:
+    def prefix_sum_variances(self, rates: Array | None = None) -> Array:
+        if rates is not None:
+            return super().prefix_sum_variances(rates)
         return np.cumsum(np.cumsum(self.response) ** 2)
 
     def distances(self, groups: int) -> Array:
@@ -355,7 +365,9 @@ class Tree(Strategy):
     def squared_row_norms(self) -> Array:
         return np.array([1 + _level(t) for t in range(1, self.steps + 1)]) / self.scale**2
 
-    def prefix_sum_variances(self) -> Array:
+    def prefix_sum_variances(self, rates: Array | None = None) -> Array:
+        if rates is not None:
+            return super().prefix_sum_variances(rates)
         return np.array([t.bit_count() for t in range(1, self.steps + 1)]) / self.scale**2
 
     def squared_distances(self, groups: int) -> Array:
@@ -382,7 +394,7 @@ def put_in_turn(memory: Tensor, step: int, vector: Tensor) -> None:
         memory[(step - 1) % len(memory)] = vector
 
 
-def fitted(strategy: Strategy, groups: int) -> Strategy:
+def fitted(strategy: S, groups: int) -> S:
     """Scale C so that an example's participations cost as many releases of the Gaussian mechanism.
 
     Where an example takes part in every `groups`-th step, its ⌈T/groups⌉ participations then move
@@ -418,7 +430,9 @@ def prefix_cost(steps: int, groups: int) -> float:
     return float(costs.max() / costs[-1])
 
 
-def prefix_sum_rmse(strategy: Strategy, groups: int | None = None) -> float:
+def prefix_sum_rmse(
+    strategy: Strategy, groups: int | None = None, rates: Array | None = None
+) -> float:
     """Return the root mean squared error of the T prefix sums at σ = 1.
 
     For independent noise this is √((T + 1)/2). The strategy is scaled as `fitted` scales it. Where
@@ -428,11 +442,12 @@ def prefix_sum_rmse(strategy: Strategy, groups: int | None = None) -> float:
     Args:
         strategy: C.
         groups: how many steps lie between participations; None for an example that takes part once.
+        rates: η, shape (T,), by which the terms of the sums are multiplied; None for 1.
 
     Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms", section 2.
     """
     scaled = fitted(strategy, groups or strategy.steps)
-    return float(np.sqrt(scaled.prefix_sum_variances().mean()))
+    return float(np.sqrt(scaled.prefix_sum_variances(rates).mean()))
 
 
 def inverse_square_root(steps: int, bands: int) -> Toeplitz:
@@ -465,16 +480,20 @@ def cancelling(steps: int, share: float) -> Toeplitz:
     return Toeplitz(np.array([1.0, -share]), steps, inverse=True)
 
 
-def optimal_toeplitz(steps: int, bands: int) -> Toeplitz:
+def optimal_toeplitz(steps: int, bands: int, rates: Array | None = None) -> Toeplitz:
     """Minimise the mean squared error of prefix sums over Toeplitz strategies of column norm 1.
 
     The scale-free objective log(‖c‖²·Σ_i (T − i) h_i²), where h are the coefficients of
     1/((1 − x)c(x)), and its exact gradient take O(Tb) each. The optimum is the same for any number
     k ≤ T/b of participations at least b apart: k multiplies the error of every strategy by √k.
 
+    With rates the error is that of A·diag(η)·C⁻¹, and an evaluation takes O(T²). The search begins
+    at the optimum without rates, so the error is never larger than there.
+
     Args:
         steps: T ≥ 1.
         bands: b ≥ 1; more than T is T.
+        rates: η > 0, shape (T,), by which the terms of the sums are multiplied; None for 1.
 
     Raises:
         ValueError: steps or bands below 1.
@@ -484,10 +503,14 @@ def optimal_toeplitz(steps: int, bands: int) -> Toeplitz:
     """
     if steps < 1 or bands < 1:
         raise ValueError(f"steps and bands are at least 1, got {steps} and {bands}")
-    start = square_root_coefficients(min(bands, steps))
+    if rates is None:
+        start, gram = square_root_coefficients(min(bands, steps)), None
+    else:
+        unweighted = optimal_toeplitz(steps, bands).coefficients
+        start, gram = unweighted / unweighted[0], _response_gram(rates)
 
     def objective(tail: Array) -> tuple[float, Array]:
-        return _log_error(np.concatenate([[1.0], tail]), steps)
+        return _log_error(np.concatenate([[1.0], tail]), steps, gram)
 
     result = minimize(
         objective,
@@ -502,13 +525,16 @@ def optimal_toeplitz(steps: int, bands: int) -> Toeplitz:
     return Toeplitz(coefficients / np.linalg.norm(coefficients), steps)
 
 
-def optimal_buffers(steps: int, buffers: int, groups: int | None = None) -> BufferedToeplitz:
+def optimal_buffers(
+    steps: int, buffers: int, groups: int | None = None, rates: Array | None = None
+) -> BufferedToeplitz:
     """Minimise the mean squared error of prefix sums over BLT strategies, whatever their scale.
 
     Args:
         steps: T ≥ 2.
         buffers: m ≥ 1.
         groups: how many steps lie between participations; None for an example that takes part once.
+        rates: as for `optimal_toeplitz`.
 
     Source: McMahan, Xu and Zhang 2024 (see `BufferedToeplitz`), who optimise BLT for several
     participations, too.
@@ -521,20 +547,32 @@ def optimal_buffers(steps: int, buffers: int, groups: int | None = None) -> Buff
     def log_error(free: Array) -> float:
         return math.log(prefix_sum_rmse(strategy(free), groups))
 
+    def log_weighted_error(free: Array, gram: Array) -> float:
+        inverse = fitted(strategy(free), groups or steps).response
+        return math.log(inverse @ gram @ inverse) / 2
+
+    def least(error: Callable[..., float], free: Array, *of: Array) -> Array:
+        best = minimize(
+            error,
+            free,
+            args=of,
+            jac="3-point",
+            method="L-BFGS-B",
+            bounds=[(-20, 20), *[(-9, 3)] * (2 * buffers - 1)],  # so that no two ends are equal
+            options={"maxiter": 1000},
+        )
+        return np.asarray(best.x)
+
     start = logit(1 - np.geomspace(min(0.5, 2 / (groups or steps)), 0.9, 2 * buffers))
-    free = np.append(start[0], np.log(-np.diff(start)))
-    best = minimize(
-        log_error,
-        free,
-        jac="3-point",
-        method="L-BFGS-B",
-        bounds=[(-20, 20), *[(-9, 3)] * (2 * buffers - 1)],  # so that no two ends are equal
-        options={"maxiter": 1000},
-    )
-    return strategy(best.x)
+    free = least(log_error, np.append(start[0], np.log(-np.diff(start))))
+    if rates is not None:
+        free = least(log_weighted_error, free, _response_gram(rates))
+    return strategy(free)
 
 
-def optimal_dense(steps: int, tolerance: float = 1e-6, rounds: int = 1000) -> Dense:
+def optimal_dense(
+    steps: int, tolerance: float = 1e-6, rounds: int = 1000, rates: Array | None = None
+) -> Dense:
     """Minimise the mean squared error of prefix sums over all strategies of column norm 1.
 
     Optimal for examples that take part once. With S = AᵀA and dual variables v, the fixed point of
@@ -546,6 +584,7 @@ def optimal_dense(steps: int, tolerance: float = 1e-6, rounds: int = 1000) -> De
         steps: T ≥ 1; the time grows with T³ (about 20 eigendecompositions at T = 1000).
         tolerance: the largest relative excess of the squared error over its lower bound.
         rounds: the most rounds to take.
+        rates: as for `optimal_toeplitz`; the workload is then A·diag(η).
 
     Returns:
         The strategy; all its columns have norm 1.
@@ -557,12 +596,13 @@ def optimal_dense(steps: int, tolerance: float = 1e-6, rounds: int = 1000) -> De
     Operators on Adaptive Streams", theorem 3.2.
     """
     workload = np.tril(np.ones((steps, steps)))
+    workload = workload if rates is None else workload * rates
     gram = workload.T @ workload
     dual = np.ones(steps)
     for _ in range(rounds):
         root = np.sqrt(dual)
         values, vectors = np.linalg.eigh(root[:, None] * gram * root)
-        halves = np.sqrt(np.maximum(values, np.finfo(float).tiny))
+        halves = np.sqrt(np.maximum(values, np.finfo(float).eps * values[-1]))
         middle = (vectors * halves) @ vectors.T
         scale = np.sqrt(np.diag(middle)) / root  # square root of X's diagonal
         inverse = (vectors / halves) @ vectors.T * np.outer(root * scale, root * scale)
@@ -587,22 +627,40 @@ def square_root_coefficients(count: int) -> Array:
     return np.cumprod(np.concatenate([[1.0], (2 * k - 1) / (2 * k)]))
 
 
-def _log_error(coefficients: Array, steps: int) -> tuple[float, Array]:
+def _log_error(coefficients: Array, steps: int, gram: Array | None = None) -> tuple[float, Array]:
     """Return log(‖c‖²·Σ_i (T − i) h_i²) and its gradient in c_1 … c_{b−1}.
 
-    If the line search tries a c whose inverse overflows, a large finite value makes it back off.
+    With a gram matrix K, the error is rᵀKr in place of Σ_i (T − i) h_i², r being C⁻¹'s response. If
+    the line search tries a c whose inverse overflows, a large finite value makes it back off.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        summed = np.cumsum(response(coefficients, steps))
-        weighted = np.arange(steps, 0, -1) * summed
+        summed = response(coefficients, steps)
+        if gram is None:
+            summed = np.cumsum(summed)
+            weighted = np.arange(steps, 0, -1) * summed
+        else:
+            weighted = gram @ summed
         error, norm = weighted @ summed, coefficients @ coefficients
     if not error < EXPLODED:
         return math.log(EXPLODED), np.zeros(len(coefficients) - 1)
-    # ∂h/∂c_k is −h/c(x), delayed by k.
+    # ∂h/∂c_k is −h/c(x), delayed by k; so for r.
     delayed = np.asarray(lfilter([1.0], coefficients, summed))
     inner = correlate(weighted, delayed)[steps - 1 :][: len(coefficients)]
     gradient = 2 * coefficients / norm - 2 * inner / error
     return float(np.log(norm) + np.log(error)), gradient[1:]
+
+
+def _response_gram(rates: Array) -> Array:
+    """Return K, shape (T, T): ‖A·diag(η)·C⁻¹‖_F² = rᵀKr for Toeplitz C⁻¹ with first column r.
+
+    Column s of C⁻¹ is r, delayed by s. So K sums AᵀA, weighted by rates, down its diagonals.
+    """
+    left = np.arange(len(rates), 0, -1)
+    gram = np.outer(rates, rates)
+    gram *= np.minimum(left[:, None], left)
+    for row in range(len(rates) - 2, -1, -1):
+        gram[row, :-1] += gram[row + 1, 1:]
+    return gram
 
 
 def _lower_factor(gram: Array) -> Array:

@@ -279,6 +279,7 @@ class Procedure:
             size=self.training.expected_batch_size,
             steps=self.steps,
             query=self.method.query,
+            learning_rate=getattr(self.method, "learning_rate", None),
         )
 
     @property

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clipnoise.fields import Count
-from clipnoise.privacy.noise.base import NoiseCorrelation
+from clipnoise.privacy.noise.optimised import OptimisedNoise
 
 if TYPE_CHECKING:
     from clipnoise.privacy.noise_strategies import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
-class BandedNoise(NoiseCorrelation):
+class BandedNoise(OptimisedNoise):
     """A banded Toeplitz strategy, optimised for prefix sums over T steps.
 
     Attributes:
@@ -33,4 +33,4 @@ class BandedNoise(NoiseCorrelation):
     def unscaled(self, steps: int, groups: int) -> Strategy:
         from clipnoise.privacy.noise_strategies import optimal_toeplitz
 
-        return optimal_toeplitz(steps, self.bands)
+        return optimal_toeplitz(steps, self.bands, self.weights(steps))

@@ -52,7 +52,8 @@ class NoiseCorrelation(Kinds):
         from clipnoise.privacy.noise_strategies import fitted
 
         groups = min(groups, steps)
-        return fitted(as_sealed(self, "unscaled")(steps, groups), groups)
+        strategy: Strategy = as_sealed(self, "unscaled")(steps, groups)
+        return fitted(strategy, groups)
 
     def unscaled(self, steps: int, groups: int) -> Strategy:
         """Return the strategy matrix of noise that is not independent, of any scale.

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Le
 
 from clipnoise.fields import Count
-from clipnoise.privacy.noise.base import NoiseCorrelation
+from clipnoise.privacy.noise.optimised import OptimisedNoise
 
 if TYPE_CHECKING:
     from clipnoise.privacy.noise_strategies import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
-class BufferedNoise(NoiseCorrelation):
+class BufferedNoise(OptimisedNoise):
     """BLT: a buffered linear Toeplitz strategy, optimised for prefix sums.
 
     Attributes:
@@ -32,4 +32,4 @@ class BufferedNoise(NoiseCorrelation):
     def unscaled(self, steps: int, groups: int) -> Strategy:
         from clipnoise.privacy.noise_strategies import optimal_buffers
 
-        return optimal_buffers(steps, self.buffers, groups)
+        return optimal_buffers(steps, self.buffers, groups, self.weights(steps))

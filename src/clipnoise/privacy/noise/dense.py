@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.privacy.noise.base import NoiseCorrelation
+from clipnoise.privacy.noise.optimised import OptimisedNoise
 
 if TYPE_CHECKING:
     from clipnoise.privacy.noise_strategies import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseNoise(NoiseCorrelation):
+class DenseNoise(OptimisedNoise):
     """Optimal for prefix sums if each example takes part once; memory for T vectors.
 
     Source: Denisov et al. 2022, "Improved Differential Privacy for SGD via Optimal Private Linear
@@ -24,4 +24,4 @@ class DenseNoise(NoiseCorrelation):
     def unscaled(self, steps: int, groups: int) -> Strategy:
         from clipnoise.privacy.noise_strategies import optimal_dense
 
-        return optimal_dense(steps)
+        return optimal_dense(steps, rates=self.weights(steps))
