@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from clipnoise.core import minimum as solver
-from clipnoise.core.method import Method
+from clipnoise.core.method import PrivateMethod
 from clipnoise.core.state import State, StepConstants
 from clipnoise.core.taken import AtMinimum
 from clipnoise.errors import UserError
@@ -203,8 +201,17 @@ def test_a_method_names_its_family_and_its_source() -> None:
     for kind in methods().values():
         (*_, place) = kind.__module__.partition("clipnoise.methods.")
         assert kind.family() == place.split(".")[0].replace("_", "-")
-    names: dict[str, Any] = {"__module__": "my_lab.some_rules.file"}
-    assert Method.family.__func__(SimpleNamespace(**names)) == "some-rules"  # type: ignore[attr-defined]
-    said = SimpleNamespace(__doc__="What it is.\n\nSource: A paper,\n    algorithm 1.")
-    assert Method.source.__func__(said) == "A paper, algorithm 1."  # type: ignore[attr-defined]
-    assert Method.source.__func__(SimpleNamespace(__doc__=None)) == ""  # type: ignore[attr-defined]
+
+    class Own(PrivateMethod):
+        """What it is.
+
+        Source: A paper,
+            algorithm 1.
+        """
+
+        __module__ = "my_lab.some_rules.file"
+
+    assert Own.family() == "some-rules"
+    assert Own.source() == "A paper, algorithm 1."
+    Own.__doc__ = None
+    assert Own.source() == ""
