@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import configparser
+import contextlib
 import importlib.metadata
 import json
 import os
+import random
 import re
 import resource
 import shutil
@@ -25,6 +27,9 @@ from typing import Any
 
 import libcst as cst
 import yaml
+from mutmut.mutation.file_mutation import mutate_file_contents
+from mutmut.utils.format_utils import get_mutant_name
+from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[1]
 READ_BY_TESTS = ("benchmarks", "config.yaml", "docs", "envs", "examples", "reports", "workflow")
@@ -37,14 +42,15 @@ Small changes of the code, one at a time, such as `<=` for `<`, 1 for 0, − for
 left out: how many do the tests notice? [mutmut](https://mutmut.readthedocs.io) {version} makes \
 them, and runs on each the tests that reach its function until one fails. A mutant that takes far \
 too long is noticed, too; one that no test reaches has survived. The score is the share noticed of \
-those that do not do the same as the code.
+those that do not do the same as the code. Where only a random sample was tested, the exact 95% \
+interval for all mutants follows.
 
 Left out are annotations, docstrings, what a class or module holds outside its functions, and what \
 follows `raise`: tests ask for the error, and need not ask for each of its words. Decorators are \
 kept; the functions below them are mutated.
 
-| piece | mutants | noticed | the same as the code | survived | score | minutes of a core |
-|---|---:|---:|---:|---:|---:|---:|
+| piece | mutants | tested | noticed | the same as the code | survived | score | minutes of a core |
+|---|---:|---:|---:|---:|---:|---:|---:|
 {rows}
 
 `make mutants PIECE=core` measures a piece again and makes this page. `benchmarks/mutants.yaml` \
@@ -59,21 +65,26 @@ def main() -> int:
     pieces = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("piece", choices=pieces)
-    parser.add_argument("--again", action="store_true", help="Only what an earlier call left.")
+    parser.add_argument("--again", action="store_true", help="Run what an earlier call left.")
+    parser.add_argument("--sample", type=int, help="How many of the mutants, drawn at random.")
+    parser.add_argument("--seed", type=int, default=1, help="Of the sample.")
     parser.add_argument("--processes", type=int, default=1, help="Mutants at a time.")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     given = parser.parse_args()
     piece, folder = pieces[given.piece], ROOT / ".mutants" / given.piece
     prepare(folder, piece["files"], piece["tests"], again=given.again)
-    left = [name for name, code in outcomes(folder) if code not in NOTICED] if given.again else []
-    command = ["mutmut", "run", f"--max-children={given.processes}", *left]
+    of = drawn(folder, piece["files"], given.sample, given.seed)
+    known = dict(outcomes(folder))
+    chosen = [name for name in of if known.get(name) not in NOTICED]
+    command = ["mutmut", "run", f"--max-children={given.processes}", *chosen]
     subprocess.run(command, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = counted(folder, piece.get("same", ())) | {"seconds": used.ru_utime + used.ru_stime}
+    found = counted(folder, of, piece.get("same", ()))
+    found["seconds"] = round(used.ru_utime + used.ru_stime)
     given.output.mkdir(parents=True, exist_ok=True)
     data = given.output / "mutants.json"
     every = json.loads(data.read_text()) if data.exists() else {}
-    if given.again:
+    if given.again and given.piece in every:
         found["seconds"] += every[given.piece]["seconds"]
     every = {name: found if name == given.piece else every.get(name) for name in pieces}
     every = {name: one for name, one in every.items() if one}
@@ -106,7 +117,7 @@ def prepare(folder: Path, files: list[str], tests: list[str], *, again: bool) ->
         "pytest_add_cli_args_test_selection": "\n".join(["", *tests]),
         "process_isolation": "forkserver",  # else caches would be full of what the code returned
         "timeout_multiplier": "4",
-        "timeout_constant": "3",
+        "timeout_constant": "10",
     }
     with (folder / "setup.cfg").open("w") as file:
         config.write(file)
@@ -139,24 +150,37 @@ class Undecorated(cst.CSTTransformer):
         )
 
 
+def drawn(folder: Path, files: list[str], sample: int | None, seed: int) -> list[str]:
+    """Return the names of the mutants that mutmut will make, or of some of them."""
+    names = []
+    with contextlib.chdir(folder):  # where mutmut looks for its configuration
+        for path in sorted(Path("src").glob("**/*.py")):
+            if any(fnmatch(str(path), name) for name in files):
+                made = mutate_file_contents(str(path), path.read_text()).mutant_names
+                names += [get_mutant_name(path, name) for name in made]
+    return names if sample is None else random.Random(seed).sample(names, sample)
+
+
 def outcomes(folder: Path) -> Iterator[tuple[str, int | None]]:
-    """Yield each mutant with the exit code of its tests."""
+    """Yield each mutant with the exit code of its tests; None before they have run."""
     for path in sorted(folder.glob("mutants/src/**/*.meta")):
         yield from json.loads(path.read_text())["exit_code_by_key"].items()
 
 
-def counted(folder: Path, same: list[dict[str, str]]) -> dict[str, Any]:
-    """Count the mutants of a folder, and describe those that no test noticed.
+def counted(folder: Path, of: list[str], same: list[dict[str, str]]) -> dict[str, Any]:
+    """Count mutants, and describe those that no test noticed.
 
     Args:
         folder: where mutmut has run.
+        of: the names of those that were to be tested.
         same: mutants that do what the code does: `function`, `code`, `mutant`, and `why`.
     """
-    every = dict(outcomes(folder))
-    left = [described(folder, name) for name, code in every.items() if code not in NOTICED]
+    made = dict(outcomes(folder))
+    left = [described(folder, name) for name in of if made[name] not in NOTICED]
     reasons = {(one["function"], one["code"], one["mutant"]): one["why"] for one in same}
     return {
-        "mutants": len(every),
+        "made": len(made),
+        "mutants": len(of),
         "survived": [one for one in left if one not in reasons],
         "same": [(*one, reasons[one]) for one in left if one in reasons],
     }
@@ -165,7 +189,7 @@ def counted(folder: Path, same: list[dict[str, str]]) -> dict[str, Any]:
 def described(folder: Path, name: str) -> tuple[str, str, str]:
     """Return a mutant's function, and the lines of the code and of the mutant that differ."""
     module, _, function = name.partition(".x")
-    function = re.sub(r"__mutmut_\d+$", "", function).strip("_ǁ").replace("ǁ", ".")
+    function = re.sub(r"__mutmut_\d+$", "", function)[1:].replace("ǁ", ".")
     shown = subprocess.run(
         ["mutmut", "show", name], cwd=folder, check=True, capture_output=True, text=True
     ).stdout.splitlines()
@@ -184,8 +208,11 @@ def page(every: dict[str, dict[str, Any]]) -> str:
     for name, one in every.items():
         same, survived = len(one["same"]), len(one["survived"])
         noticed = one["mutants"] - same - survived
-        score = noticed / (noticed + survived)
-        cells = (name, one["mutants"], noticed, same, survived, f"{score:.1%}")
+        score = f"{noticed / (noticed + survived):.1%}"
+        if one["mutants"] < one["made"]:
+            low, high = binomtest(noticed, noticed + survived).proportion_ci()
+            score += f" ({low:.1%} to {high:.1%})"
+        cells = (name, one["made"], one["mutants"], noticed, same, survived, score)
         lines.append(f"| {' | '.join(map(str, cells))} | {one['seconds'] / 60:.0f} |")
         for kind in lists:
             for function, code, mutant, *why in one[kind]:

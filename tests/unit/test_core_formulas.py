@@ -11,7 +11,7 @@ from torch import Tensor
 from clipnoise.core import minimum as solver
 from clipnoise.core.method import PrivateMethod
 from clipnoise.core.state import State, StepConstants
-from clipnoise.core.taken import AtMinimum
+from clipnoise.core.taken import GRADIENTS, AtMinimum
 from clipnoise.errors import UserError
 from clipnoise.methods.base import methods
 from clipnoise.seeds import derive
@@ -67,14 +67,21 @@ def test_the_noise_bias_is_the_average_of_what_each_step_s_noise_adds() -> None:
     }
 
 
+def test_at_one_clip_norm_independent_noise_leaves_its_variance_at_every_step() -> None:
+    state = State(torch.zeros(2))
+    for step in range(1, 6):
+        state.step = step
+        assert state.noise_bias(CONSTANTS, 0.1, 0.9) == CONSTANTS.noise_variance(0.1)
+
+
 def test_noise_has_the_variance_of_sigma_times_sensitivity_over_the_batch_size() -> None:
     assert CONSTANTS.noise_variance(0.5) == (3.0 * 2.0 * 0.5 / 4.0) ** 2
 
 
 def test_the_direction_of_a_step_follows_from_the_seed_and_the_step_alone() -> None:
-    state = State(torch.zeros(5), 3)
+    state = State(torch.zeros(50), 3)
     draws = torch.Generator().manual_seed(derive("directions", 7, 3))
-    expected = torch.randn(5, generator=draws, dtype=torch.float64).float()
+    expected = torch.randn(50, generator=draws, dtype=torch.float64).float()
     for _ in range(2):
         torch.testing.assert_close(CONSTANTS.direction(state), expected, rtol=0, atol=0)
 
@@ -197,6 +204,12 @@ def test_ridge_and_tolerance_leave_the_shares_that_the_proof_counts() -> None:
         assert of.ridge(0.0, c) == c**2 / 4
 
 
+def test_gradients_have_no_extra_coordinates() -> None:
+    norms = torch.ones(3, dtype=torch.float16)
+    found = GRADIENTS.coordinates(norms, norms, 1.0)
+    assert (tuple(found.shape), found.dtype) == ((3, 0), torch.float16)
+
+
 def test_a_method_names_its_family_and_its_source() -> None:
     for kind in methods().values():
         (*_, place) = kind.__module__.partition("clipnoise.methods.")
@@ -206,12 +219,12 @@ def test_a_method_names_its_family_and_its_source() -> None:
         """What it is.
 
         Source: A paper,
-            algorithm 1.
+            algorithm 1. Source: another.
         """
 
         __module__ = "my_lab.some_rules.file"
 
     assert Own.family() == "some-rules"
-    assert Own.source() == "A paper, algorithm 1."
+    assert Own.source() == "A paper, algorithm 1. Source: another."
     Own.__doc__ = None
     assert Own.source() == ""

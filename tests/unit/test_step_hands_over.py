@@ -145,6 +145,13 @@ def test_an_observer_sees_the_release_with_and_without_noise() -> None:
     assert public is PUBLIC
 
 
+class Bound(ClippedMean):
+    """Releases the mean with the clip norm in its first place."""
+
+    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
+        return (torch.cat([vector(clip_norm), mean[1:]]),)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Knowing(OracleMethod):
     """An oracle that scales by the clean gradient, and remembers what it is handed."""
@@ -191,7 +198,27 @@ def test_an_oracle_without_a_scale_asks_for_no_gradient() -> None:
     assert len(engine.asked) == 1
     assert method.handed[0][3].gradient is None
     assert (Unscaled.reads_gradient(), method.passes()) == (False, 1)
-    assert method.oracle_scale(State(THETA), PUBLIC, THETA) is None
+
+
+def test_clean_values_are_those_of_the_query_at_the_clip_norm() -> None:
+    class Bounded(Unscaled):
+        id = "bounded"
+        query = Bound()
+
+    method = Bounded(learning_rate=0.1, clip_norm=0.5)
+    step(THETA, method, State(THETA), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
+    assert method.handed[0][3].values[0].tolist() == [0.5, 1.5]
+
+
+def test_the_scale_of_an_oracle_without_one_of_its_own_is_that_of_a_method() -> None:
+    class Scaled(Unscaled):
+        id = "scaled"
+
+        def scale(self, state: State, public: Public) -> Tensor:
+            return state.like * public.total_steps
+
+    method = Scaled(learning_rate=0.1, clip_norm=0.5)
+    assert method.oracle_scale(State(THETA), PUBLIC, BEFORE).equal(THETA * 10)
 
 
 @pytest.mark.parametrize(
