@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +13,11 @@ from torch import Tensor
 from clipnoise.core import minimum as solver
 from clipnoise.core.method import PrivateMethod
 from clipnoise.core.state import State, StepConstants
-from clipnoise.core.taken import GRADIENTS, AtMinimum
+from clipnoise.core.taken import GRADIENTS, AtMinimum, Taken
 from clipnoise.errors import UserError
+from clipnoise.fields import parse
 from clipnoise.methods.base import methods
+from clipnoise.privacy.queries import ClippedMean
 from clipnoise.seeds import derive
 
 CONSTANTS = StepConstants(3.0, 4.0, 10, sensitivity_factor=2.0, seed=7)
@@ -97,15 +101,15 @@ def test_a_copy_of_the_memory_has_tensors_of_its_own() -> None:
 
 
 def test_a_checkpoint_holds_the_step_and_every_buffer() -> None:
-    buffers = {"step": vector(9, 9), "m": vector(1, 2)}
+    buffers = {"v": vector(9, 9), "m": vector(1, 2)}
     saved = State(vector(0, 0), 4, buffers).get_state()
-    assert saved.keys() == {"step", "buffer step", "buffer m"}
+    assert saved.keys() == {"step", "buffer v", "buffer m"}
     again = memory(1, old=vector(7, 7))
     again.set_state(saved)
     assert type(again.step) is int
     assert again.step == 4
     assert {name: one.tolist() for name, one in again.buffers.items()} == {
-        "step": [9, 9],
+        "v": [9, 9],
         "m": [1, 2],
     }
 
@@ -202,6 +206,48 @@ def test_ridge_and_tolerance_leave_the_shares_that_the_proof_counts() -> None:
         assert mu**2 + second**2 == pytest.approx(1 / sigma**2, rel=1e-9)
         assert second**2 == pytest.approx(share / 4 / sigma**2)
         assert of.ridge(0.0, c) == c**2 / 4
+
+
+def test_what_is_taken_may_be_a_class_of_any_module_of_the_package_and_of_no_other() -> None:
+    for module in ("clipnoise", "clipnoise.core.mine"):
+        type("Mine", (Taken,), {"__module__": module})
+    with pytest.raises(TypeError, match="Mine: what is taken of examples belongs to the package"):
+        type("Mine", (Taken,), {"__module__": "clipnoise_mine.core"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled(PrivateMethod):
+    """Has options of every kind that can hold a number."""
+
+    id = "scheduled"
+    query = ClippedMean()
+    may_change = ("learning_rate", "rates", "bias")
+    rates: tuple[float, float] = (1.0, 2.0)
+    bias: float | None = None
+    betas: tuple[float, float] = (0.9, 0.99)
+    decay: float | None = None
+    beta: float = 0.5
+
+
+LINE = {"kind": "linear", "peak": 2.0}
+GIVEN = {"learning_rate": 0.1, "clip_norm": 1.0}
+
+
+def test_a_schedule_may_stand_for_a_number_alone_in_a_tuple_or_in_place_of_nothing() -> None:
+    method = parse(Scheduled, GIVEN | {"learning_rate": LINE, "rates": [3.0, LINE], "bias": LINE})
+    assert method.schedules == ("learning_rate", "rates", "bias")
+    numbers = method.at(2, 4)
+    assert (numbers.learning_rate, numbers.rates, numbers.bias) == (1.5, (3.0, 1.5), 1.5)
+    assert method.extremes(4) == [1, 4]
+    assert parse(Scheduled, GIVEN | {"bias": None}).schedules == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("beta", LINE), ("betas", [0.9, LINE]), ("decay", LINE)]
+)
+def test_a_schedule_for_what_may_not_change_is_refused_with_what_may(name: str, value: Any) -> None:
+    with pytest.raises(UserError, match="schedules are for learning_rate, rates, bias"):
+        parse(Scheduled, GIVEN | {name: value})
 
 
 def test_gradients_have_no_extra_coordinates() -> None:
