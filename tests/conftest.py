@@ -12,7 +12,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from selection import mark_long_cases
+from selection import KEPT, kept, mark_long_cases
 
 # The same cases in every run: what fails once fails again.
 hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
@@ -34,9 +34,10 @@ os.environ.setdefault("CLIPNOISE_PLUGINS", "")  # the tests are about what clipn
 
 
 @pytest.hookimpl(tryfirst=True)  # before those that are long are left out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Start with the files of few, long tests, so that no worker is left with one at the end."""
     mark_long_cases(items)
+    config.stash[KEPT] = kept(items)
 
     def few_and_long(path: Path) -> bool:
         return path.parent.name in {"slurm", "workflow"} or path.stem.startswith("test_judge_")
