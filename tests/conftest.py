@@ -6,12 +6,13 @@ import gc
 import os
 import shutil
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
-from selection import mark_long_cases
+from selection import KEPT, kept, mark_long_cases
 
 # The same cases in every run: what fails once fails again.
 hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
@@ -33,9 +34,10 @@ os.environ.setdefault("CLIPNOISE_PLUGINS", "")  # the tests are about what clipn
 
 
 @pytest.hookimpl(tryfirst=True)  # before those that are long are left out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Start with the files of few, long tests, so that no worker is left with one at the end."""
     mark_long_cases(items)
+    config.stash[KEPT] = kept(items)
 
     def few_and_long(path: Path) -> bool:
         return path.parent.name in {"slurm", "workflow"} or path.stem.startswith("test_judge_")
@@ -80,15 +82,29 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driven.quit()
 
 
-@pytest.fixture
-def browser(chromium: Any) -> Iterator[Any]:
-    """Open a window of its own, in which nothing is emulated yet."""
-    first = chromium.current_window_handle
+@contextmanager
+def window(chromium: Any) -> Iterator[Any]:
+    """Open a window in which nothing is emulated yet, and close it with what it has opened."""
+    before, current = {*chromium.window_handles}, chromium.current_window_handle
     chromium.switch_to.new_window("window")
     chromium.set_window_size(1900, 1000)
     chromium.get_log("browser")  # what earlier tests have left there
     yield chromium
-    for window in {*chromium.window_handles} - {first}:  # links may have opened others
-        chromium.switch_to.window(window)
+    for opened in {*chromium.window_handles} - before:  # by links, too
+        chromium.switch_to.window(opened)
         chromium.close()
-    chromium.switch_to.window(first)
+    chromium.switch_to.window(current)
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Any]:
+    """Open a window for a test."""
+    with window(chromium) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shared_browser(chromium: Any) -> Iterator[Any]:
+    """Open a window for the tests of a file, which change nothing in it."""
+    with window(chromium) as opened:
+        yield opened

@@ -1,7 +1,14 @@
 """Which cases of a test `make test` runs; the others are marked as long.
 
-A test with several parametrizations runs in as few cases as hold every value of each. The marker
-`quick(name=values)` leaves it only the cases whose parameter `name` is one of the values.
+`make test` makes every kind of check: all contracts, with one method of each family where each case
+costs, and of any other list one value of each kind. `.ci/run` makes every check with every case.
+
+- A test with several parametrizations runs in as few cases as hold every value of each.
+- The marker `quick(name=values)` leaves it only the cases whose parameter `name` is one of the
+  values; at least one.
+- The marker `long` leaves out a test that takes ten seconds of a core, or of whose kind a cheaper
+  one stays.
+- Of every file `make test` runs a test, but for those that are named below with the reason.
 """
 
 from __future__ import annotations
@@ -11,6 +18,25 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+
+ONLY_IN_FULL = {
+    "tests/contract/test_ranks.py": "groups of processes, each with torch",
+    "tests/contract/test_torchrun.py": "groups of processes, each with torch",
+    "tests/slurm/test_cluster.py": "a cluster of Slurm",
+    "tests/slurm/test_processes_of_a_node.py": "a cluster of Slurm",
+    "tests/slurm/test_several_nodes.py": "a cluster of Slurm",
+    "tests/unit/test_ranks_benchmark.py": "measures in processes of its own",
+    "tests/unit/test_speed_benchmark.py": "measures in processes of its own",
+    "tests/workflow/test_every_dataset.py": "trains on every dataset",
+    "tests/workflow/test_kills.py": "kills runs for a while",
+    "tests/workflow/test_made_again.py": "runs a study several times",
+    "tests/workflow/test_mlflow_pages.py": "a server of MLflow, and its pages",
+    "tests/workflow/test_store_faults.py": "servers of databases",
+    "tests/workflow/test_team_server.py": "a server of MLflow with its database",
+    "tests/workflow/test_two_processes.py": "groups of processes, each with torch",
+    "tests/workflow/test_wheel.py": "installs an environment",
+}
+KEPT = pytest.StashKey[dict[str, bool]]()
 
 
 def mark_long_cases(items: Iterable[pytest.Item]) -> None:
@@ -26,6 +52,16 @@ def mark_long_cases(items: Iterable[pytest.Item]) -> None:
         for case in cases:
             if case not in few:
                 case.add_marker(pytest.mark.long)
+
+
+def kept(items: Iterable[pytest.Item]) -> dict[str, bool]:
+    """Say of every file, and of every test with the marker `quick`, if a case is not long."""
+    found: dict[str, bool] = defaultdict(bool)
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        for name in (test.partition("::")[0], *[test] * bool(item.get_closest_marker("quick"))):
+            found[name] |= item.get_closest_marker("long") is None
+    return dict(found)
 
 
 def is_quick(item: pytest.Item) -> bool:

@@ -331,11 +331,13 @@ def test_noise_of_a_seed_in_the_code_is_refuted() -> None:
     assert "noise" in refuted_by(judged(from_private, own(seed_in_the_code=True)))
 
 
+@pytest.mark.long  # test_loops.py has these two in loops that record
 def test_an_epsilon_of_half_the_steps_is_refuted() -> None:
     half, _ = from_private(own(steps=STEPS // 2), examples())
     assert refuted_by(judged(from_private, own(), epsilon=half.epsilon)) == {"accounting"}
 
 
+@pytest.mark.long
 def test_a_model_that_holds_a_mean_of_the_examples_is_refuted() -> None:
     def train(data: Any, seed: int) -> nn.Module:
         model = own()(data, seed)

@@ -237,7 +237,7 @@ def test_calibrated_noise_meets_the_target_with_the_choice_and_not_much_more(
 def test_the_options_of_a_budget_with_a_choice_describe_it(tmp_path: Path) -> None:
     law = DrawnTrials(mean=3, shape=0)
     values: dict[str, Any] = {"delta": 1e-5, "sampling_rate": 0.5, "steps": 2, "trials": law}
-    asked = flat_budget(epsilon=1, **values)
+    asked = flat_budget(noise_multiplier=4, **values)
     path = tmp_path / "calibration.json"
     assert main(["calibrate", *shlex.split(asked.options()), "--out", str(path)]) == 0
     assert read_calibration(path).budget == asked

@@ -71,6 +71,7 @@ for model, noise in (
 """
 
 
+@pytest.mark.long
 def test_everything_in_the_folder_trains_together(tmp_path: Path) -> None:
     told = python(TRAIN.format(cache=str(tmp_path)), FOLDER, CLIPNOISE_PLUGINS=str(FOLDER))
     claims, accuracies = zip(*(line.split() for line in told.splitlines()), strict=True)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import resource
 import shutil
 import struct
-import subprocess
-import sys
 import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from full_disk import full_disk
 from reporting_data import quickstart, write_study
 
 from clipnoise.cli import main
 from clipnoise.data.tables import read_columns
 from clipnoise.errors import UserError
 from clipnoise.models.pretrained import Weights
-
-ROOT = Path(__file__).parents[2]
 
 # Archives.
 
@@ -113,25 +108,6 @@ def test_too_little_memory_is_one_line(
     )
 
 
-def on_a_full_disk(folder: Path, limit: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that cannot write more than so many bytes to a file.
-
-    With -B, because Python would also cut short the files that it compiles, and use them later.
-    """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    environment.pop("CLIPNOISE_PLUGINS", None)  # as a user has it
-    program = "import sys; from clipnoise.cli import main; sys.exit(main())"
-    return subprocess.run(
-        [sys.executable, "-B", "-c", program, *words],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-
-
 BUDGET = ("--epsilon", "1", "--delta", "1e-5", "--sampling-rate", "0.1", "--steps", "10")
 TABLES = ("--study", "quickstart.yaml", "--runs", "runs.parquet")
 CURVES = ("--curves", "curves.parquet")
@@ -151,17 +127,20 @@ COMMANDS = {
 
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_on_a_full_disk_no_half_file_is_left_and_one_line_says_why(
-    kind: str, tmp_path: Path
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLIPNOISE_PLUGINS")  # as a user has it
     write_study(tmp_path, quickstart())
     (tmp_path / "config.yaml").write_text("plugins: made\n")
     (tmp_path / "mine.csv").write_text("x,y\n" + "1.5,0\n2.5,1\n" * 500)
     before = set(tmp_path.rglob("*"))
     limit, words = COMMANDS[kind]
-    done = on_a_full_disk(tmp_path, limit, *words)
-    assert done.returncode in (1, 2)
-    assert "Traceback" not in done.stderr
-    last = done.stderr.splitlines()[-1]
+    with full_disk(limit):
+        assert main(list(words)) in (1, 2)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    last = said.splitlines()[-1]
     assert last.startswith(f"clipnoise {words[0]}: ")
     assert "full" in last or "cannot be written" in last
     made = {path for path in set(tmp_path.rglob("*")) - before if path.is_file()}
@@ -169,13 +148,14 @@ def test_on_a_full_disk_no_half_file_is_left_and_one_line_says_why(
 
 
 def test_a_store_that_does_not_fit_on_the_disk_is_named_and_stops_no_workflow(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     write_study(tmp_path, quickstart())
     words = ["mlflow-sync", "--study", "quickstart.yaml", "--results", "made", "--out", "said.json"]
-    done = on_a_full_disk(tmp_path, 60_000, *words)
-    assert done.returncode == 0
-    assert "made/mlflow.db: " in done.stderr
+    with full_disk(60_000):
+        assert main(words) == 0
+    assert "made/mlflow.db: " in capsys.readouterr().err
     assert "disk I/O error" in json.loads((tmp_path / "said.json").read_text())["error"]
     assert not (tmp_path / "made" / "mlflow.db").exists()
 

@@ -6,19 +6,16 @@ import gzip
 import json
 import os
 import pickle
-import resource
 import shutil
-import sys
 import tarfile
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from full_disk import full_disk
 from real_files import prepare, small, write_raw
 from real_files.images import archive, batch, idx, made_up, pickled
 
@@ -247,29 +244,13 @@ def test_a_wrong_checksum_is_reported_before_anything_is_prepared(
     assert "checked against what was accepted" in capsys.readouterr().out
 
 
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Let the system refuse to write more than so many bytes into a file.
-
-    Python would also cut short the files that it compiles meanwhile, and use them later.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    compiles, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        sys.dont_write_bytecode = compiles
-
-
 @pytest.mark.parametrize("before", [True, False], ids=["prepared before", "new"])
 def test_a_disk_that_fills_up_leaves_the_cache_unchanged(before: bool, tmp_path: Path) -> None:
     dataset = write_raw(tmp_path, "cifar-10")
     if before:
         dataset.prepare(tmp_path)
     contents, folders = everything(tmp_path), sorted(tmp_path.iterdir())
-    with largest_file(10_000), pytest.raises(UserError, match="cifar-10: cannot be written"):
+    with full_disk(10_000), pytest.raises(UserError, match="cifar-10: cannot be written"):
         dataset.prepare(tmp_path)
     assert everything(tmp_path) == contents
     assert sorted(tmp_path.iterdir()) == folders

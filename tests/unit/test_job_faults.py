@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from full_disk import full_disk
 
 from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
@@ -207,7 +207,7 @@ from clipnoise.cli import main
 words, wide = sys.argv[1:-1], sys.argv[-1]
 assert main(words) == 0  # so that all that a run loads is loaded
 held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (held + 2**25, held + 2**25))
+resource.setrlimit(resource.RLIMIT_AS, (held + 2**23, held + 2**23))
 words[words.index("--spec") + 1] = wide
 sys.exit(main(words))
 """
@@ -218,7 +218,7 @@ def test_a_run_that_gets_no_memory_says_so_and_leaves_no_result(
     cache: Path, tmp_path: Path
 ) -> None:
     run = spec(expected_batch_size=8, steps=1, evaluations=1)
-    network = {"id": "mlp", "widths": [200_000]}  # 60 MB of parameters
+    network = {"id": "mlp", "widths": [30_000]}  # 9 MB of parameters
     wide = from_mapping({**to_mapping(run), "model": network})
     words = [*command(run, tmp_path, cache), json.dumps(to_mapping(wide))]
     done = subprocess.run(
@@ -233,24 +233,14 @@ def test_a_run_that_gets_no_memory_says_so_and_leaves_no_result(
 # Disk.
 
 
-def limit_files() -> None:
-    """Make every write beyond 1,000 bytes of a file fail, as a full disk does."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-
-
 def test_a_disk_that_is_full_leaves_no_result_and_room_for_the_next_try(
-    cache: Path, tmp_path: Path
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = spec()
     folder = run_folder(tmp_path, run)
-    program = "import sys; from clipnoise.cli import main; sys.exit(main())"
-    # With -B, because Python would also cut short the files that it compiles, and use them later.
-    words = [sys.executable, "-B", "-c", program, *command(run, tmp_path, cache)]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=120, preexec_fn=limit_files
-    )
-    assert done.returncode == 1
-    assert "File too large" in done.stderr.splitlines()[-1]
+    with full_disk(1000):
+        assert train_here(run, tmp_path, cache) == 1
+    assert "File too large" in capsys.readouterr().err.splitlines()[-1]
     assert read_run(folder) is None
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
     assert train_here(run, tmp_path, cache) == 0

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from budgets import budget
 
 import clipnoise
 from clipnoise.cli import main
@@ -28,6 +29,7 @@ from clipnoise.methods.base import methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import own_folder, plugins, use_places
 from clipnoise.run.fingerprint import _fingerprint, _read, fingerprint_of
+from clipnoise.run.spec import from_mapping
 
 ROOT = Path(__file__).parents[2]
 
@@ -290,7 +292,7 @@ def test_the_method_of_an_installed_package_trains_and_counts_in_the_fingerprint
     path = tmp_path / "packages"
     shutil.copytree(installed, path)
     main(["data", "prepare", "digits", "--cache", str(tmp_path)])
-    spec = {
+    spec: dict[str, Any] = {
         "dataset": "digits",
         "model": "logistic",
         "method": {"id": "my-dp-lion", "learning_rate": 0.01, "clip_norm": 1},
@@ -298,17 +300,13 @@ def test_the_method_of_an_installed_package_trains_and_counts_in_the_fingerprint
         "training": {"expected_batch_size": 64, "steps": 3},
         "seed": 0,
     }
-    sigma = str(tmp_path / "sigma.json")
+    sigma = tmp_path / "sigma.json"
     words = ["train", "--spec", json.dumps(spec), "--cache", str(tmp_path), "--device", "cpu"]
-    words += ["--results", str(tmp_path / "results"), "--calibration", sigma]
-    code = f"""
-from clipnoise.cli import main
-from clipnoise.run.spec import from_mapping
-options = from_mapping({spec}).budget.options().split()
-assert main(["calibrate", *options, "--out", {sigma!r}]) == 0
-assert main({words}) == 0
-"""
-    in_python(code, path)
+    words += ["--results", str(tmp_path / "results"), "--calibration", str(sigma)]
+    calibration = budget(from_mapping({**spec, "method": {**spec["method"], "id": "dp-sgd"}}))
+    assert calibration is not None
+    calibration.write(sigma)
+    in_python(f"from clipnoise.cli import main; assert main({words}) == 0", path)
     (file,) = (tmp_path / "results").rglob("summary.json")
     summary = json.loads(file.read_text())
     assert summary["status"] == "completed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from selection import mark_long_cases
+from selection import KEPT, ONLY_IN_FULL, mark_long_cases
 
 LETTERS, NUMBERS, PAIRS = "abcde", [1, 2, 3], [("x", 1.0), ("y", 1.0)]
 
@@ -44,3 +44,15 @@ def test_of_a_grid_are_as_few_as_hold_every_value(request: pytest.FixtureRequest
 
 def test_of_a_list_are_those_that_are_named(request: pytest.FixtureRequest) -> None:
     assert quick(request, test_a_list) == [{"letter": "b"}, {"letter": "d"}]
+
+
+def test_of_every_file_a_test_is_quick_or_a_reason_is_given(request: pytest.FixtureRequest) -> None:
+    """Of what was collected: in `make test`, of all."""
+    files = {name: some for name, some in request.config.stash[KEPT].items() if "::" not in name}
+    assert {name for name, some in files.items() if not some} == files.keys() & ONLY_IN_FULL.keys()
+
+
+def test_of_every_test_with_quick_values_a_case_is_quick(request: pytest.FixtureRequest) -> None:
+    assert [
+        name for name, some in request.config.stash[KEPT].items() if "::" in name and not some
+    ] == []

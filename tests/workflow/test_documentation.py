@@ -33,7 +33,8 @@ from clipnoise.studies.study import load_study
 
 pytestmark = pytest.mark.workflow
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 TUTORIAL, DAY = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "day.md"
 # They run until interrupted, and have tests of their own.
 SERVERS = ("clipnoise mlflow-ui", "clipnoise mlflow-sync --follow", "mlflow ")
@@ -120,6 +121,7 @@ def write_models(weights: Path) -> None:
     save_file(tensors, weights / "timm" / "test_vit" / "model.safetensors")
 
 
+@pytest.mark.quick(page=[README, TUTORIAL])  # what a newcomer types
 @pytest.mark.parametrize("page", [one for one in PAGES if one != DAY], ids=lambda page: page.name)
 def test_the_commands_of_a_page_work_in_their_order(page: Path, checkout: Path) -> None:
     """Snakemake and make say what they would do; what they do is tested on small studies.
@@ -286,6 +288,7 @@ def test_named_models_are_described_as_the_page_says_and_built(checkout: Path) -
         parse(model_class(model["id"]), options).build(signature, checkout / "weights")
 
 
+@pytest.mark.quick(page=[ROOT / "docs" / "own.md"])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     for block in blocks(page, "python"):
@@ -305,7 +308,7 @@ def test_the_programs_of_the_page_on_own_loops_run_one_after_the_other(tmp_path:
 
 
 def test_the_loop_of_the_readme_trains() -> None:
-    (loop,) = blocks(ROOT / "README.md", "python")
+    (loop,) = blocks(README, "python")
     model = torch.nn.Linear(8, 2)
     before = model.weight.detach().clone()
     given = {

@@ -56,9 +56,20 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out" / "index.html"
 
 
+@pytest.fixture(scope="module")
+def page(published: Path, shared_browser: Any) -> Any:
+    """Return a browser that shows the page, for tests that only read it."""
+    return show(published, shared_browser)
+
+
 @pytest.fixture
-def page(published: Path, browser: Any) -> Any:
-    """Return a browser that shows the page and has no network."""
+def own_page(published: Path, browser: Any) -> Any:
+    """Return a browser that shows the page, for a test that changes it."""
+    return show(published, browser)
+
+
+def show(published: Path, browser: Any) -> Any:
+    """Open the page without a network, and wait until it is drawn."""
     offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
@@ -81,19 +92,20 @@ def _column(browser: Any, number: int) -> list[str]:
     return list(browser.execute_script(f"return {cells}"))
 
 
-def test_the_table_is_sorted_and_filtered(page: Any) -> None:
-    assert set(_column(page, 0)) == {"First task", "Second task"}
-    order = page.find_elements("css selector", ".dt-column-order")[3]
-    page.execute_script("arguments[0].click()", order)
+def test_the_table_is_sorted_and_filtered(own_page: Any) -> None:
+    assert set(_column(own_page, 0)) == {"First task", "Second task"}
+    order = own_page.find_elements("css selector", ".dt-column-order")[3]
+    own_page.execute_script("arguments[0].click()", order)
     _wait(
-        page, "return document.querySelector('#results tbody tr').cells[1].innerText === 'dp-adam'"
+        own_page,
+        "return document.querySelector('#results tbody tr').cells[1].innerText === 'dp-adam'",
     )
-    values = [float(text) for text in _column(page, 3)]
+    values = [float(text) for text in _column(own_page, 3)]
     assert values == sorted(values)
-    search = page.find_element("css selector", "input[placeholder=Method]")
+    search = own_page.find_element("css selector", "input[placeholder=Method]")
     search.send_keys("dp-sgdm")
-    _wait(page, "return document.querySelectorAll('#results tbody tr').length === 2")
-    assert set(_column(page, 1)) == {"dp-sgdm"}
+    _wait(own_page, "return document.querySelectorAll('#results tbody tr').length === 2")
+    assert set(_column(own_page, 1)) == {"dp-sgdm"}
 
 
 def test_differences_have_minus_signs_and_dp_sgd_has_none_to_itself(page: Any) -> None:
@@ -173,19 +185,21 @@ def test_nothing_is_fetched_and_nothing_fails(page: Any) -> None:
     assert [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-def test_it_is_dark_where_the_reader_prefers_that(page: Any) -> None:
+def test_it_is_dark_where_the_reader_prefers_that(own_page: Any) -> None:
     colour = "return getComputedStyle(document.body).backgroundColor"
-    assert page.execute_script(colour) == "rgb(255, 255, 255)"
+    assert own_page.execute_script(colour) == "rgb(255, 255, 255)"
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
-    _wait(page, "return document.documentElement.classList.contains('dark')")
-    assert page.execute_script(colour) == "rgb(22, 24, 28)"
-    _wait(page, "return !document.querySelector('.chart .vega svg').outerHTML.includes('#222222')")
+    own_page.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    _wait(own_page, "return document.documentElement.classList.contains('dark')")
+    assert own_page.execute_script(colour) == "rgb(22, 24, 28)"
+    _wait(
+        own_page, "return !document.querySelector('.chart .vega svg').outerHTML.includes('#222222')"
+    )
 
 
-def test_a_phone_shows_it_without_scrolling_sideways(page: Any) -> None:
+def test_a_phone_shows_it_without_scrolling_sideways(own_page: Any) -> None:
     phone = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-    page.refresh()
-    _wait(page, "return document.body.dataset.drawn === 'yes'")
-    assert page.execute_script("return document.documentElement.scrollWidth") <= 390
+    own_page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    own_page.refresh()
+    _wait(own_page, "return document.body.dataset.drawn === 'yes'")
+    assert own_page.execute_script("return document.documentElement.scrollWidth") <= 390

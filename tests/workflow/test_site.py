@@ -76,18 +76,19 @@ def test_the_page_of_commands_explains_every_command(site: Path) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.quick(page=[Path("commands.md"), Path("study-keys.md")])  # the widest, of two forms
+@pytest.mark.parametrize("page", PAGES, ids=str)
 @pytest.mark.parametrize("width", [390, 1280])
-def test_pages_fit_the_width_of_a_phone_and_of_a_desktop(
-    site: Path, browser: Any, width: int
+def test_a_page_fits_the_width_of_a_phone_and_of_a_desktop(
+    site: Path, browser: Any, width: int, page: Path
 ) -> None:
     screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-    for page in PAGES:
-        browser.get(_built(site, page).as_uri())
-        assert browser.execute_script("return document.body.scrollWidth") <= width, page
-        assert browser.execute_script("return document.querySelector('h1').innerText")
-        wraps = (
-            "return [...document.querySelectorAll('pre code')]"
-            ".map(code => getComputedStyle(code).whiteSpace)"
-        )
-        assert set(browser.execute_script(wraps)) <= {"pre"}, f"{page}: code without its indents"
+    browser.get(_built(site, page).as_uri())
+    assert browser.execute_script("return document.body.scrollWidth") <= width
+    assert browser.execute_script("return document.querySelector('h1').innerText")
+    wraps = (
+        "return [...document.querySelectorAll('pre code')]"
+        ".map(code => getComputedStyle(code).whiteSpace)"
+    )
+    assert set(browser.execute_script(wraps)) <= {"pre"}, "code without its indents"

@@ -176,6 +176,7 @@ def test_mlflow_shows_the_numbers_of_the_result_files(miniature: Path) -> None:
 CLASS = '    id = "dp-sgd"\n'
 
 
+@pytest.mark.quick(again=[{"dp-sgd"}])
 @pytest.mark.parametrize(
     ("edit", "again"),
     [

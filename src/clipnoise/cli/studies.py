@@ -99,7 +99,6 @@ def _require_networks(study: Study, weights: Path) -> None:
     Raises:
         UserError: one cannot be built, or cannot be trained privately; names the study.
     """
-    from clipnoise.gradients.checks import check_kinds
     from clipnoise.models.hub import NamedModel
 
     tried: set[Any] = set()
@@ -112,6 +111,8 @@ def _require_networks(study: Study, weights: Path) -> None:
         try:
             network = model.build(signature, weights)
             if spec.privacy is not None:
+                from clipnoise.gradients.checks import check_kinds  # with torch
+
                 check_kinds(network)
         except UserError as error:
             raise UserError(f"{study.path}: {error}") from None
@@ -185,7 +186,7 @@ def _without_glyph(text: str) -> str:
         return ""
     from matplotlib.font_manager import findfont, get_font
 
-    from clipnoise.report.figures.canvas import FONTS
+    from clipnoise.report.figures.styles import FONTS
 
     shown = set().union(*(get_font(findfont(name)).get_charmap() for name in FONTS))
     return "".join(dict.fromkeys(letter for letter in text if ord(letter) not in shown))

@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from clipnoise.report.figures.styles import Style, style
+from clipnoise.report.figures.styles import FONTS, Style, style
 from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget, count
 from clipnoise.report.records import (
     ADJACENCY,
@@ -43,7 +43,6 @@ THIN: Mapping[str, Any] = {"color": "#BBBBBB", "linewidth": 0.6}  # lines that s
 GREYS = LinearSegmentedColormap.from_list("greys", ["#FFFFFF", "#303030"])
 MARK = '<text id="watermark"'
 
-FONTS = ("STIXGeneral", "DejaVu Serif")  # the second has powers of ten
 LOOK: Mapping[str, object] = {
     "font.family": list(FONTS),
     "text.parse_math": False,  # a dollar sign in a label is a dollar sign

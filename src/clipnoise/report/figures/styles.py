@@ -1,4 +1,4 @@
-"""One look per method in every figure: colour, marker and line style.
+"""The looks of figures: fonts; and for each method its colour, marker and line style.
 
 Methods that papers compare with each other have distinct colours here. Marker and line style
 distinguish them too, so that a figure can be printed in grey. A method that is not listed gets its
@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
+
+FONTS = ("STIXGeneral", "DejaVu Serif")  # the second has powers of ten
 
 # Okabe and Ito, Color Universal Design, 2008, without yellow, and wine from Tol's muted scheme.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
