@@ -85,6 +85,10 @@ def test_an_override_applies_exactly_where_it_matches(tmp_path: Path) -> None:
         ({"epsilons": []}, "needs `epsilons`"),
         ({"epsilons": [0]}, "panels.one.epsilons.0: input should be greater than 0, got 0"),
         ({"training": {"expected_batchsize": 3, "steps": 1}}, "Did you mean 'expected_batch_size'"),
+        (
+            {"privacy": {"epsilon": 2}},
+            "panels.one.privacy: give the targets of a panel in `epsilons`",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

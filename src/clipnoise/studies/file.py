@@ -203,6 +203,8 @@ class Panel:
     axes: dict[str, dict[str, Panel]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if "epsilon" in self.privacy:
+            raise ValueError("privacy: give the targets of a panel in `epsilons`, not `epsilon`")
         for axis, options in self.axes.items():
             for label, option in options.items():
                 if option.base or option.axes:
