@@ -29,10 +29,13 @@ from clipnoise.studies.items import ReportEntry, item_kinds
 from clipnoise.studies.study import load_study
 
 DOCS = Path(__file__).parents[2] / "docs"
-GIVEN = {  # options that some kinds require
-    **{"over": "beta", "across": "beta", "down": "history"},
-    "against": {"part": "first"},
-}
+GIVEN = {"over": "beta", "against": {"part": "first"}}  # options that some kinds require
+FORMS: list[tuple[str, dict[str, Any]]] = [  # figures that options make of a kind
+    ("curves", {"along": "epsilon"}),
+    *(("moments", {"show": show}) for show in ("estimates", "corrections", "noise-bias")),
+    ("sweep", {"over": ("beta", "history")}),
+    ("sweep", {"over": "beta", "rho": True}),
+]
 OTHERS = {"against": ("other",)}
 DIAGNOSED = diagnostics()
 DIAGNOSED["histograms"] |= {
@@ -84,12 +87,12 @@ def tables(
     )
 
 
-def made_of(kind: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Any:
+def made_of(kind: str, runs: pd.DataFrame, curves: pd.DataFrame, **given: Any) -> Any:
     every = dataclasses.fields(item_kinds()[kind])
     required = {field.name for field in every if field.default is dataclasses.MISSING}
     options = {name: value for name, value in GIVEN.items() if name in required}
     others = OTHERS if "against" in options else {}
-    return item_data(kind, runs, curves, others=others, **options)
+    return item_data(kind, runs, curves, others=others, **{**options, **given})
 
 
 @pytest.mark.parametrize("kind", item_kinds())
@@ -100,16 +103,20 @@ def test_a_kind_is_one_class_in_a_file_of_its_own(kind: str) -> None:
     assert not inspect.isabstract(found)
 
 
-@pytest.mark.parametrize("kind", [name for name, one in item_kinds().items() if one.drawn])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [*((name, {}) for name, one in item_kinds().items() if one.drawn), *FORMS],
+    ids=str,
+)
 def test_a_figure_is_drawn_and_says_where_no_run_has_completed(
-    kind: str, tables: tuple[pd.DataFrame, pd.DataFrame]
+    kind: str, options: dict[str, Any], tables: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
     runs, curves = tables
-    drawn = draw_figure(made_of(kind, runs, curves))
+    drawn = draw_figure(made_of(kind, runs, curves, **options))
     assert drawn.startswith(b"<?xml")
     assert b"no completed run" not in drawn
     missing = runs.assign(status="missing", test_accuracy=float("nan"))
-    assert b"no completed run" in draw_figure(made_of(kind, missing, curves))
+    assert b"no completed run" in draw_figure(made_of(kind, missing, curves, **options))
 
 
 @pytest.mark.parametrize("kind", [name for name, one in item_kinds().items() if not one.drawn])
@@ -174,7 +181,7 @@ def test_the_guide_shows_the_whole_file_of_a_kind() -> None:
     ("entry", "message"),
     [
         ({"kind": "tabel"}, r"kind: 'tabel'. Did you mean 'table'\?"),
-        ({"panel": "one"}, "give its 'kind'"),
+        ({"panels": "one"}, "give its 'kind'"),
         ({"kind": "table", "cost": True}, r"cost: unknown key. Did you mean 'costs'\?"),
         ({"kind": "moments", "together": True}, "together: unknown key"),
         ({"kind": "table", "over": "beta"}, "over: unknown key"),
@@ -183,7 +190,9 @@ def test_the_guide_shows_the_whole_file_of_a_kind() -> None:
         ({"kind": "published", "side_by_side": True}, "panels that are `together`"),
         ({"kind": "table", "each": [{"kind": "table"}]}, "each: unknown key"),
         ({"each": [{"kind": "tabel"}]}, r"each.0.kind: 'tabel'"),
-        ({"kind": "table", "panel": "a", "panels": ["b"]}, "at most one of panel and panels"),
+        ({"kind": "table", "panel": "a"}, "panel: it is gone; write panels: NAME"),
+        ({"kind": "noise-bias"}, "kind: noise-bias is gone; write kind: moments, show: noise-bias"),
+        ({"kind": "curves", "along": "epsilon", "metric": ["test_loss"]}, "metric: give one along"),
     ],
 )
 def test_a_mistake_in_an_entry_names_the_key_and_what_is_allowed(
@@ -217,8 +226,12 @@ def test_entries_are_repeated_for_every_panel(tmp_path: Path) -> None:
     ("item", "message"),
     [
         ({"kind": "sweep", "over": "betta"}, r"report.0.over: .*'betta'. Did you mean 'beta'\?"),
-        ({"kind": "momentum-sweep", "over": "beta"}, None),
-        ({"kind": "momentum-sweep", "over": "beta", "panel": "other"}, "report.0: no method"),
+        ({"kind": "sweep", "over": "beta", "rho": True}, None),
+        ({"kind": "sweep", "over": ["beta", "norm"]}, r"report.0.over: .*'norm'"),
+        (
+            {"kind": "sweep", "over": "clip_norm", "rho": True, "panels": "other"},
+            "report.0.over: `rho` needs one of beta, history",
+        ),
     ],
 )
 def test_what_a_kind_needs_of_a_study_is_checked_when_the_study_is_read(
@@ -229,7 +242,7 @@ def test_what_a_kind_needs_of_a_study_is_checked_when_the_study_is_read(
         name: {**grid, "methods": [{"id": method, "learning_rate": 1, "clip_norm": 1}]}
         for name, method in (("main", "dp-pmlf"), ("other", "dp-sgd"))
     }
-    study = {"title": "Sweeps", "panels": panels, "report": [{"panel": "main", **item}]}
+    study = {"title": "Sweeps", "panels": panels, "report": [{"panels": "main", **item}]}
     path, _, _ = write_study(tmp_path, [], study)
     if message is None:
         assert load_study(path).report

@@ -18,9 +18,9 @@ from clipnoise.fields import parse
 from clipnoise.methods.base import example, methods
 from clipnoise.report.drawing import draw_figure
 from clipnoise.report.figures.canvas import Series, legend, look, sheet
+from clipnoise.report.figures.momentum import momentum_reduction
 from clipnoise.report.figures.styles import COLOURS, LOOKS, style
 from clipnoise.report.kinds.filter_sweep import frequency_response, noise_gain
-from clipnoise.report.kinds.momentum_sweep import momentum_reduction
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.items import ReportEntry

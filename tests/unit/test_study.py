@@ -53,7 +53,7 @@ def study(tmp_path: Path, name: str = "mine", **changes: Any) -> Path:
     values = {
         "title": "Mine",
         "panels": {"one": panel},
-        "report": [{"kind": "table", "panel": "one"}],
+        "report": [{"kind": "table", "panels": "one"}],
     }
     path = tmp_path / "studies" / f"{name}.yaml"
     path.parent.mkdir(exist_ok=True)
@@ -102,7 +102,7 @@ def test_a_mistake_names_the_place(tmp_path: Path, changes: dict[str, Any], mess
 
 def test_a_report_of_a_panel_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     path = study(tmp_path)
-    path.write_text(path.read_text().replace("panel: one", "panel: two"))
+    path.write_text(path.read_text().replace("panels: one", "panels: two"))
     with pytest.raises(UserError, match="shows panel 'two', which is not among the panels one"):
         load_study(path)
 
@@ -218,7 +218,7 @@ def test_a_time_of_tracking_that_earlier_versions_knew_says_what_to_write(word: 
 def test_a_title_ends_no_script_and_is_no_wildcard_in_snakemakes_report(tmp_path: Path) -> None:
     title = "</script><script>alert(1)</script> {A}"
     path = study(tmp_path)
-    item = {"kind": "accuracy-vs-epsilon", "panel": "one", "title": title}
+    item = {"kind": "accuracy-vs-epsilon", "panels": "one", "title": title}
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "report": [item]}))
     plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "workflow" / "studies")
     labels = plan.figure_labels(path.stem, 0)
@@ -364,7 +364,7 @@ def test_a_run_needs_every_hyper_parameter_of_its_method(name: str) -> None:
 def shares(path: Path, name: str, panel: str = "one") -> Path:
     """Write a study that shows the panels of another."""
     other = path.with_stem("shows")
-    report = [{"kind": "curves", "panel": panel}]
+    report = [{"kind": "curves", "panels": panel}]
     other.write_text(yaml.safe_dump({"title": "Shows", "shares": name, "report": report}))
     return other
 
@@ -423,7 +423,7 @@ panels:
   main: {base: digits}
   other: {base: digits, axes: {accounting: {}}, methods: [{id: dp-sgd, label: mine, clip_norm: 3}]}
 report:
-  - {kind: table, panel: main, title: "{panel}, {accounting}"}
+  - {kind: table, panels: main, title: "{panel}, {accounting}"}
   - each:
       - {kind: curves, title: "{panel}"}
       - {kind: table}

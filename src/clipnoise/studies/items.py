@@ -16,6 +16,7 @@ from pydantic_core import core_schema
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT
 from clipnoise.plugins import plugins
+from clipnoise.studies.moved import ITEM_KEYS, ITEM_KINDS, refuse_moved
 
 FOLDER = "clipnoise.report.kinds"
 
@@ -25,20 +26,14 @@ class ReportEntry:
     """An entry of a report: an item, or entries that are repeated.
 
     Attributes:
-        panel: what it shows; one with axes gives an item for each option.
-        panels: several; all if neither is given.
+        panels: one or several, all by default; one with axes gives an item for each option.
         only: the option that is shown, by axis: `{accountant: pld}`; of other axes all are.
     """
 
     __pydantic_config__: ClassVar = STRICT
 
-    panel: str = ""
-    panels: tuple[str, ...] = ()
+    panels: str | tuple[str, ...] = ()
     only: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.panel and self.panels:
-            raise ValueError("give at most one of panel and panels")
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -53,6 +48,7 @@ class ReportEntry:
 
 def _with_kind(values: Any) -> Any:
     """Return what an entry says; one with `each` needs no kind."""
+    refuse_moved(values, ITEM_KEYS, ITEM_KINDS)
     repeated = isinstance(values, Mapping) and "each" in values
     return {"kind": "each", **values} if repeated else values
 

@@ -37,7 +37,7 @@ def _items(
     entry: ReportEntry, panels: Sequence[NamedPanel], path: Path, key: str
 ) -> Iterator[PlacedItem]:
     families = dict.fromkeys(one.family for one in panels)
-    named = [entry.panel] if entry.panel else list(entry.panels) or families
+    named = (entry.panels,) if isinstance(entry.panels, str) else entry.panels or families
     shown: list[NamedPanel] = []
     for family in named:
         if family not in families:
@@ -48,7 +48,7 @@ def _items(
         members = having((one for one in panels if one.family == family), entry.only, path, key)
         if isinstance(entry, Repeated):
             for number, repeated in enumerate(entry.each):
-                inner = replace(repeated, panel=family, panels=())
+                inner = replace(repeated, panels=family)
                 yield from _items(inner, members, path, f"{key}.each.{number}")
         shown += members
     if not isinstance(entry, ReportItem):

@@ -31,7 +31,6 @@ class PublishedTable(PanelResults):
     side_by_side: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.side_by_side and not self.together:
             raise ValueError("`side_by_side` is allowed for panels that are `together`")
 
