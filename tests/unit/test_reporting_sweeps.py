@@ -18,7 +18,7 @@ from clipnoise.report.drawing import draw_figure
 from clipnoise.report.figures.momentum import momentum_reduction
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.items import ReportEntry
+from clipnoise.studies.items import ReportItem
 
 SPENT = {0: 0.0, 40: 0.4, 80: 0.6, 120: 0.8, 160: 0.9, 200: 1.0}
 
@@ -150,7 +150,7 @@ def test_a_momentum_sweep_is_over_one_of_two_hyper_parameters_and_needs_both(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(UserError, match="over: `rho` needs one of beta, history"):
-        parse(ReportEntry, {"kind": "sweep", "over": "phi", "rho": True})
+        parse(ReportItem, {"kind": "sweep", "over": "phi", "rho": True})
     runs, points = tables(tmp_path, over("beta", [0.1, 0.5]))
     with pytest.raises(UserError, match="without a method with beta"):
         draw_figure(item_data("sweep", runs, points, over="beta", rho=True))
@@ -177,11 +177,11 @@ def test_a_sweep_over_what_no_method_has_names_the_nearest(tmp_path: Path) -> No
 
 
 def test_over_is_required_for_sweeps_and_refused_otherwise() -> None:
-    assert parse(ReportEntry, {"kind": "sweep", "over": "beta"})
+    assert parse(ReportItem, {"kind": "sweep", "over": "beta"})
     with pytest.raises(UserError, match="over: required, but not given"):
-        parse(ReportEntry, {"kind": "sweep"})
+        parse(ReportItem, {"kind": "sweep"})
     with pytest.raises(UserError, match="over: unknown key"):
-        parse(ReportEntry, {"kind": "table", "over": "beta"})
+        parse(ReportItem, {"kind": "table", "over": "beta"})
 
 
 def test_along_epsilon_the_horizontal_axis_is_what_was_spent(tmp_path: Path) -> None:
@@ -227,6 +227,6 @@ def test_a_heat_map_marks_the_lowest_loss_and_separates_what_else_is_swept(tmp_p
 
 
 def test_a_heat_map_over_what_no_method_has_is_refused(tmp_path: Path) -> None:
-    item = parse(ReportEntry, {"kind": "sweep", "over": ["learning_rate", "norm"]})
+    item = parse(ReportItem, {"kind": "sweep", "over": ["learning_rate", "norm"]})
     with pytest.raises(UserError, match=r"report\.0\.over: unknown hyper-parameter 'norm'"):
         item.check([{"id": "dp-sgd"}], "study.yaml", "report.0")  # type: ignore[attr-defined]

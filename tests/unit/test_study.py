@@ -424,9 +424,8 @@ panels:
   other: {base: digits, axes: {accounting: {}}, methods: [{id: dp-sgd, label: mine, clip_norm: 3}]}
 report:
   - {kind: table, panels: main, title: "{panel}, {accounting}"}
-  - each:
-      - {kind: curves, title: "{panel}"}
-      - {kind: table}
+  - {kind: curves, title: "{panel}"}
+  - {kind: table}
   - {kind: ablation, panels: [main], only: {accounting: corrected}}
 """
 
@@ -501,16 +500,16 @@ def test_a_sweep_makes_a_method_of_each_value_and_names_it_by_its_label(tmp_path
     assert found["β 0.5, 0.75"].betas == (0.5, 0.75)  # type: ignore[attr-defined]
 
 
-def test_report_entries_are_repeated_over_panels_and_options(tmp_path: Path) -> None:
+def test_report_items_are_repeated_over_panels_and_options(tmp_path: Path) -> None:
     items = [(i.item.kind, i.panel, i.title) for i in load_study(multiplied(tmp_path)).report]
     assert items == [
         ("table", "main", "Handwritten digits, as published"),
         ("table", "main-corrected", "Handwritten digits, corrected"),
         ("curves", "main", "Handwritten digits"),
         ("curves", "main-corrected", "Handwritten digits"),
+        ("curves", "other", "Handwritten digits"),
         ("table", "main", ""),
         ("table", "main-corrected", ""),
-        ("curves", "other", "Handwritten digits"),
         ("table", "other", ""),
         ("ablation", "main-corrected", ""),
     ]
@@ -520,7 +519,7 @@ def test_changes_compare_a_panel_with_another_option_of_its_axes(tmp_path: Path)
     changes = "kind: changes, against: {accounting: published}"
     (item,) = load_study(multiplied(tmp_path, "kind: ablation", changes)).report[-1:]
     assert (item.panel, item.others) == ("main-corrected", {"against": ("main",)})
-    with pytest.raises(UserError, match=r"report.2.against: main has no panel with"):
+    with pytest.raises(UserError, match=r"report.3.against: main has no panel with"):
         load_study(
             multiplied(tmp_path / "b", "kind: ablation", changes.replace("published", "none"))
         )
@@ -532,9 +531,9 @@ def test_an_overview_has_a_column_for_each_change(tmp_path: Path) -> None:
     old = "{kind: ablation, panels: [main], only: {accounting: corrected}}"
     (item,) = load_study(multiplied(tmp_path, old, shown)).report[-1:]
     assert (item.panels, item.others) == (("main",), {"changes.exact": ("main-corrected",)})
-    with pytest.raises(UserError, match=r"report.2.changes.exact: main has no panel with"):
+    with pytest.raises(UserError, match=r"report.3.changes.exact: main has no panel with"):
         load_study(multiplied(tmp_path / "b", old, shown.replace("corrected", "none")))
-    with pytest.raises(UserError, match=r"report.2.changes: unknown key"):
+    with pytest.raises(UserError, match=r"report.3.changes: unknown key"):
         load_study(multiplied(tmp_path / "c", old, shown.replace("overview", "table")))
     with pytest.raises(UserError, match="more than one overview"):
         load_study(multiplied(tmp_path / "d", old, "{kind: overview, panels: [main, other]}"))
@@ -582,17 +581,17 @@ def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
             "main: {suffix: x, ",
             "panels: main has a suffix, which is for options of axes",
         ),
-        ("accounting: corrected}", "accounting: none}", "report.2.only: unknown option of accoun"),
+        ("accounting: corrected}", "accounting: none}", "report.3.only: unknown option of accoun"),
         ("{accounting}", "{account}", "report.0: unknown name in a title 'account'"),
-        ("{kind: table}", "{}", "report.1.each.1: give its 'kind'"),
+        ("{kind: table}", "{}", "report.2: give its 'kind'"),
         ("label: mine, clip_norm: 3", "sweep: 3", "panels.other.methods.0.sweep: expected values"),
         (
             "label: mine,",
             "sweep: {clip_norm: [1, 2]},",
             "methods: dp-sgd is given twice; tell them",
         ),
-        ("kind: ablation", "kind: sweep", "report.2.over: required, but not given"),
-        ("kind: ablation", "kind: changes", "report.2.against: required, but not given"),
+        ("kind: ablation", "kind: sweep", "report.3.over: required, but not given"),
+        ("kind: ablation", "kind: changes", "report.3.against: required, but not given"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -23,7 +23,7 @@ from clipnoise.core.schedule import each_candidate
 from clipnoise.errors import UserError, shorten, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive
 from clipnoise.studies.entry import PanelEntry
-from clipnoise.studies.items import ReportEntry
+from clipnoise.studies.items import ReportItem
 from clipnoise.studies.moved import CLAIM_KEYS, refuse_moved
 from clipnoise.studies.scale import Scale
 
@@ -314,7 +314,7 @@ class StudyFile:
     defaults: Panel = Panel()
     panels: dict[str, Panel] = field(default_factory=dict)
     shares: str = ""
-    report: tuple[ReportEntry, ...]
+    report: tuple[ReportItem, ...]
     claims: tuple[PaperClaim, ...] = ()
     scales: Literal["none"] | dict[str, Scale] = field(default_factory=dict)
     core_minutes: Positive | None = None

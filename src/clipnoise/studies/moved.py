@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-ITEM_KEYS = {"panel": "panels: NAME"}
+ITEM_KEYS = {"panel": "panels: NAME", "each": "its items one after the other, with `panels`"}
 ITEM_KINDS = {
     "accuracy-along-epsilon": "kind: curves, along: epsilon",
     "corrections": "kind: moments, show: corrections",
