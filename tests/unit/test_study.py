@@ -153,6 +153,20 @@ def test_of_equal_steps_the_wider_examples_are_started_first(tmp_path: Path) -> 
     assert found["mnist"] - found["digits"] == pytest.approx(10 * math.log10(784 / 64), abs=1)
 
 
+def test_a_release_at_a_minimum_counts_the_sums_that_its_solver_asks_for(tmp_path: Path) -> None:
+    ids = ("dp-prototypes", "dp-objective-perturbation")
+    path = study(
+        tmp_path,
+        models=["logistic"],
+        methods=[{"id": name, "clip_norm": 1} for name in ids],
+        training={"expected_batch_size": 1200, "steps": 1},
+        privacy={"sampler": "full"},
+    )
+    plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "studies")
+    found = {run.spec.method.id: plan.priority(run.spec.hash) for run in plan.study("mine").runs}
+    assert found[ids[1]] - found[ids[0]] == pytest.approx(10 * math.log10(20), abs=1)
+
+
 def test_only_datasets_with_files_to_download_are_fetched(tmp_path: Path) -> None:
     path = study(tmp_path, datasets=["digits", "mnist"], models=["logistic", "cnn-small"])
     plan = Plan.from_values({"studies": [str(path)], "cache": "kept"}, tmp_path / "studies")
