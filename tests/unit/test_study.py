@@ -159,7 +159,7 @@ def test_a_release_at_a_minimum_counts_the_sums_that_its_solver_asks_for(tmp_pat
         tmp_path,
         models=["logistic"],
         methods=[{"id": name, "clip_norm": 1} for name in ids],
-        training={"expected_batch_size": 1200, "steps": 1},
+        training={"expected_batch_size": 1300, "steps": 1},
         privacy={"sampler": "full"},
     )
     plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "studies")
