@@ -12,7 +12,6 @@ from clipnoise.report.kinds.table import PanelResults
 from clipnoise.report.lazy import published, tables
 
 if TYPE_CHECKING:
-    from clipnoise.report.published import Comparison
     from clipnoise.report.tables import Table
 
 
@@ -47,7 +46,9 @@ class PublishedTable(PanelResults):
             for panel in data.placed.panels
         ]
         found = [replace(one, pairs=tuple(p for p in one.pairs if p.ours)) for one in compared]
-        made = [next(published.by_metric(one), _of_runs(one)) for one in found]
+        made = [
+            next(published.by_metric(one), tables.build_table(one.runs, one.panel)) for one in found
+        ]
         notes = [
             note
             for one, table in zip(found, made, strict=True)
@@ -63,10 +64,6 @@ class PublishedTable(PanelResults):
             grids=[_side_by_side(data.placed.titles, made)],
             notes=list(dict.fromkeys(notes)),
         )
-
-
-def _of_runs(compared: Comparison) -> Table:
-    return tables.build_table(compared.runs, compared.panel)
 
 
 def _side_by_side(titles: tuple[str, ...], made: list[Table]) -> Grid:
