@@ -133,7 +133,7 @@ def write_study(folder: Path, runs: int) -> Path:
         ],
         "training": {"expected_batch_size": 100, "steps": 100},
     }
-    report = [{"kind": "table", "panel": "panel"}]
+    report = [{"kind": "table", "panels": "panel"}]
     values = {"title": "Scale", "panels": {"panel": panel}, "report": report}
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(values))

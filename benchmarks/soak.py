@@ -121,9 +121,9 @@ STUDY: dict[str, Any] = {
         },
     },
     "report": [
-        {"kind": "table", "panel": "main"},
-        {"kind": "curves", "panel": "main"},
-        {"kind": "table", "panel": "tuned"},
+        {"kind": "table", "panels": "main"},
+        {"kind": "curves", "panels": "main"},
+        {"kind": "table", "panels": "tuned"},
     ],
 }
 

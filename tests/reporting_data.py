@@ -62,21 +62,21 @@ STUDY = {
     "report": [
         {
             "kind": "table",
-            "panel": "comparison",
+            "panels": "comparison",
             "title": "Test accuracy at equal privacy",
             "caption": "All methods share the sampling rate, the number of steps and the seeds.",
         },
         {
             "kind": "accuracy-vs-epsilon",
-            "panel": "comparison",
+            "panels": "comparison",
             "title": "Accuracy against the privacy budget",
             "caption": "Mean and one standard deviation over seeds.",
         },
-        {"kind": "curves", "panel": "comparison", "title": "Accuracy along training"},
-        {"kind": "ablation", "panel": "ablation", "title": "What momentum and filter add"},
-        {"kind": "table", "panel": "ablation", "title": "Ablation in numbers"},
-        {"kind": "filter-sweep", "panel": "filters", "title": "Filter coefficients"},
-        {"kind": "table", "panel": "filters", "title": "Filter sweep in numbers"},
+        {"kind": "curves", "panels": "comparison", "title": "Accuracy along training"},
+        {"kind": "ablation", "panels": "ablation", "title": "What momentum and filter add"},
+        {"kind": "table", "panels": "ablation", "title": "Ablation in numbers"},
+        {"kind": "filter-sweep", "panels": "filters", "title": "Filter coefficients"},
+        {"kind": "table", "panels": "filters", "title": "Filter sweep in numbers"},
     ],
 }
 

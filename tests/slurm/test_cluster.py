@@ -76,7 +76,7 @@ panels:
     models: [logistic]
     methods: [{id: dp-pmlf, learning_rate: 0.1, clip_norm: 1}]
     seeds: [1, 2, 3, 4, 5]
-report: [{kind: table, panel: panel}]
+report: [{kind: table, panels: panel}]
 """
 
 

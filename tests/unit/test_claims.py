@@ -38,7 +38,7 @@ def study(folder: Path, *claims: dict[str, Any], **panels: Any) -> Study:
     values = {
         "title": "Mine",
         "panels": {"comparison": PANEL, **panels},
-        "report": [{"kind": "table", "panel": "comparison"}],
+        "report": [{"kind": "table", "panels": "comparison"}],
         "claims": [{**CLAIM, **claim} for claim in claims],
     }
     path = folder / "studies" / "mine.yaml"
@@ -118,7 +118,7 @@ def test_the_interval_is_that_of_a_paired_t_test() -> None:
 def test_a_claim_holds_if_the_whole_interval_is_above_the_bound(
     tmp_path: Path, gain: float, at_least: float, verdict: str
 ) -> None:
-    one = study(tmp_path, {"at_least": at_least})
+    one = study(tmp_path, {"between": [at_least, None]})
     runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(gain)})
     (found,) = verdicts(tmp_path, one, runs)
     assert found.verdict == verdict
@@ -150,7 +150,7 @@ def test_a_panel_without_accuracy_is_compared_by_its_loss(tmp_path: Path) -> Non
 
 
 def test_methods_can_be_claimed_to_be_alike(tmp_path: Path) -> None:
-    one = study(tmp_path, {"at_least": -0.003, "at_most": 0.003})
+    one = study(tmp_path, {"between": [-0.003, 0.003]})
     for gain, verdict in ((0.0, "holds"), (0.003, "cannot be told"), (0.01, "does not hold")):
         runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(gain)})
         assert verdicts(tmp_path, one, runs)[0].verdict == verdict
@@ -253,7 +253,9 @@ def test_the_largest_fall_of_a_curve_is_compared(tmp_path: Path) -> None:
 
 
 def test_a_method_without_competitors_is_held_against_a_bound(tmp_path: Path) -> None:
-    one = study(tmp_path, {"than": [], "at_most": 0.85}, {"than": [], "at_least": 0.85})
+    one = study(
+        tmp_path, {"than": [], "between": [None, 0.85]}, {"than": [], "between": [0.85, None]}
+    )
     runs = rows({("slow", "eps=1"): list(BASE)})
     assert [found.verdict for found in verdicts(tmp_path, one, runs)] == [
         "holds",
@@ -274,7 +276,7 @@ def test_a_competitor_may_be_in_another_panel_or_without_privacy(tmp_path: Path)
 def test_a_method_may_be_compared_with_itself_on_another_dataset(tmp_path: Path) -> None:
     both = {**PANEL, "datasets": ["digits", {"id": "digits", "label": "pale"}], "epsilons": [1]}
     claim = {"than": ["slow"], "datasets": ["digits"], "than_dataset": "pale"}
-    one = study(tmp_path, claim, {**claim, "at_least": 0.1}, comparison=both)
+    one = study(tmp_path, claim, {**claim, "between": [0.1, None]}, comparison=both)
     runs = rows({("slow", "eps=1"): shifted(0.02)}) + rows(
         {("slow", "eps=1"): list(BASE)}, dataset="pale"
     )
@@ -293,12 +295,14 @@ def test_a_method_may_be_compared_with_itself_on_another_dataset(tmp_path: Path)
         ({"models": ["logistics"]}, r"claims\.0\.models: .* Did you mean 'logistic'"),
         ({"epsilons": [3]}, r"claims\.0\.epsilons: unknown epsilon '3'. Allowed: 1, 8"),
         ({"metric": "acuracy"}, r"claims\.0\.metric"),
-        ({"at_last": 1}, r"claims\.0\.at_last: unknown key. Did you mean 'at_least'"),
+        ({"betwen": 1}, r"claims\.0\.betwen: unknown key. Did you mean 'between'"),
+        ({"at_least": 1}, r"claims\.0\.at_least: it is gone; write between: \[LOW, null\]"),
+        ({"at_most": 1}, r"claims\.0\.at_most: it is gone; write between: \[null, HIGH\]"),
         ({"than": []}, r"claims\.0: a claim without `than` needs a bound"),
         ({"datasets": ["digits"], "than_dataset": "digit"}, r"0\.than_dataset: .* mean 'digits'"),
         ({"than_dataset": "digits"}, r"claims\.0: `than_dataset` needs `datasets`"),
         ({"than": [], "against": "best", "about": 1}, r"`against` need `than`"),
-        ({"about": 0.1, "at_least": 0.1}, r"`about` is allowed without `at_least` and `at_most`"),
+        ({"about": 0.1, "between": [0.1, None]}, "give at most one of `between` and `about`"),
         ({"about": [0, None]}, r"claims\.0: `about` 0 needs `within`"),
         ({"within": 0.1}, r"claims\.0: `within` needs `about`"),
     ],

@@ -29,7 +29,7 @@ HEAD = "dataset,model,method,variant,budget,metric,mean,std,n,unit,source,note\n
 STUDY: dict[str, Any] = {
     "title": "A table of a fifth paper",
     "panels": {"comparison": {"datasets": ["digits"], "models": ["logistic"]}},
-    "report": [{"kind": "table", "panel": "comparison"}],
+    "report": [{"kind": "table", "panels": "comparison"}],
 }
 STUDY["panels"]["comparison"] |= {
     "methods": [{"id": "sgd", "learning_rate": 1}],
@@ -245,7 +245,7 @@ def test_statistics_of_quantities_are_laid_out_as_a_paper_prints_them(tmp_path: 
 
 def test_a_note_is_printed_once_a_report(tmp_path: Path) -> None:
     publish(tmp_path, "fifth-paper/table1")
-    report = [{"kind": "published", "panel": name} for name in ("comparison", "again")]
+    report = [{"kind": "published", "panels": name} for name in ("comparison", "again")]
     panels = {"comparison": STUDY["panels"]["comparison"]}
     panels["again"] = panels["comparison"]
     one = load_study(study(tmp_path, panels=panels, report=report))
@@ -260,7 +260,7 @@ def test_a_note_is_printed_once_a_report(tmp_path: Path) -> None:
 def test_a_study_may_name_another_table_or_give_its_path(tmp_path: Path) -> None:
     publish(tmp_path, "fifth-paper/table1")
     other = publish(tmp_path, "sixth-paper/table9")
-    item = {"kind": "published", "panel": "comparison", "published": "sixth-paper/table9"}
+    item = {"kind": "published", "panels": "comparison", "published": "sixth-paper/table9"}
     one = load_study(study(tmp_path, report=[item, *STUDY["report"]]))
     assert list(comparisons(one, tmp_path / "published").values()) == [other]
     item["published"] = str(other)
@@ -270,7 +270,7 @@ def test_a_study_may_name_another_table_or_give_its_path(tmp_path: Path) -> None
 
 def test_a_table_that_is_not_there_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     publish(tmp_path, "fifth-paper/table2")
-    item = {"kind": "published", "panel": "comparison", "published": "fifth-paper/tabel2"}
+    item = {"kind": "published", "panels": "comparison", "published": "fifth-paper/tabel2"}
     one = load_study(study(tmp_path, report=[item]))
     with pytest.raises(UserError, match=r"report\.published: .* Did you mean 'fifth-paper/table2'"):
         comparisons(one, tmp_path / "published")

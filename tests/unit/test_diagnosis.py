@@ -47,7 +47,7 @@ panels:
     - {id: dp-sgd, clip_norm: 1, tune: {grid: {learning_rate: [0.3, 3]}}}
     - {id: dp-sgd-quantile, learning_rate: 0.1, clip_norm: 1}
 report:
-- {kind: table, panel: main}
+- {kind: table, panels: main}
 """
 
 

@@ -123,15 +123,21 @@ PANELS: list[tuple[dict[str, Any], str]] = [
 # The same of the whole study file, after the file.
 STUDIES: list[tuple[dict[str, Any], str]] = [
     (
-        {"report": [{"kind": "tabel", "panel": "main"}]},
+        {"report": [{"kind": "tabel", "panels": "main"}]},
         "report.0.kind: 'tabel'. Did you mean 'table'? Allowed: ",
     ),
-    ({"report": [{"kind": "table", "panel": "mian"}]}, "report.0: the report shows panel 'mian', "),
-    ({"report": [{"kind": "published", "panel": "main"}]}, "report.published: unknown published t"),
+    (
+        {"report": [{"kind": "table", "panels": "mian"}]},
+        "report.0: the report shows panel 'mian', ",
+    ),
+    (
+        {"report": [{"kind": "published", "panels": "main"}]},
+        "report.published: unknown published t",
+    ),
     ({"panels": {}}, "give exactly one of panels and shares."),
     ({"titel": "x"}, "titel: unknown key. Did you mean 'title'? Allowed: "),
     (
-        {"claims": [{"text": "", "source": "", "method": "dp-sdg", "at_least": 0.5}]},
+        {"claims": [{"text": "", "source": "", "method": "dp-sdg", "between": [0.5, None]}]},
         "claims.0.method: unknown method 'dp-sdg'. Did you mean 'dp-sgd'? Allowed: dp-sgd.",
     ),
 ]
@@ -160,7 +166,7 @@ def write(folder: Path, panel: Mapping[str, Any] | None = None, **study: Any) ->
     values = {
         "title": "Mine",
         "panels": {"main": {**copy.deepcopy(PANEL), **(panel or {})}},
-        "report": [{"kind": "table", "panel": "main"}],
+        "report": [{"kind": "table", "panels": "main"}],
         **study,
     }
     path = folder / "workflow" / "studies" / "mine.yaml"

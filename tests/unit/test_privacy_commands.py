@@ -65,6 +65,13 @@ def test_account_prints_every_accountant_or_the_one_asked_for(capsys: Output) ->
     assert capsys.readouterr().out == f"{value:.4f}\n"
 
 
+def test_account_leaves_a_space_between_a_huge_epsilon_and_its_adjacency(capsys: Output) -> None:
+    assert main(["account", "--noise-multiplier", "0.001", *MECHANISM]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.endswith(" add-remove")
+    assert float(line.split()[1]) > 1e7
+
+
 def test_account_gives_everything_as_json(capsys: Output) -> None:
     assert main(["account", "--noise-multiplier", "2", *MECHANISM, "--json"]) == 0
     stated = json.loads(capsys.readouterr().out)

@@ -118,7 +118,7 @@ panels:
     methods:
       - {id: dp-sgd, learning_rate: 1, clip_norm: 1}
       - {id: adadps-rmsprop, learning_rate: 0.05, clip_norm: 1}
-report: [{kind: table, panel: elsewhere}]
+report: [{kind: table, panels: elsewhere}]
 """
 
 

@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Lt
 from reporting_data import curve_rows, item_data, run_row, write_study, write_table
 from test_reporting_moments import diagnostics
 
-from clipnoise.cli.keys import ITEMS, SECTIONS, key_table, type_words
+from clipnoise.cli.keys import ITEMS, OF_RUNS, SECTIONS, key_table, type_words
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.report.drawing import draw_figure
@@ -25,14 +25,17 @@ from clipnoise.report.items import FigureItem, TableItem
 from clipnoise.report.pdf import plain
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.items import ReportEntry, item_kinds
+from clipnoise.studies.items import ReportItem, item_kinds
 from clipnoise.studies.study import load_study
 
 DOCS = Path(__file__).parents[2] / "docs"
-GIVEN = {  # options that some kinds require
-    **{"over": "beta", "across": "beta", "down": "history"},
-    "against": {"part": "first"},
-}
+GIVEN = {"over": "beta", "against": {"part": "first"}}  # options that some kinds require
+FORMS: list[tuple[str, dict[str, Any]]] = [  # figures that options make of a kind
+    ("curves", {"along": "epsilon"}),
+    *(("moments", {"show": show}) for show in ("estimates", "corrections", "noise-bias")),
+    ("sweep", {"over": ("beta", "history")}),
+    ("sweep", {"over": "beta", "rho": True}),
+]
 OTHERS = {"against": ("other",)}
 DIAGNOSED = diagnostics()
 DIAGNOSED["histograms"] |= {
@@ -84,12 +87,12 @@ def tables(
     )
 
 
-def made_of(kind: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Any:
+def made_of(kind: str, runs: pd.DataFrame, curves: pd.DataFrame, **given: Any) -> Any:
     every = dataclasses.fields(item_kinds()[kind])
     required = {field.name for field in every if field.default is dataclasses.MISSING}
     options = {name: value for name, value in GIVEN.items() if name in required}
     others = OTHERS if "against" in options else {}
-    return item_data(kind, runs, curves, others=others, **options)
+    return item_data(kind, runs, curves, others=others, **{**options, **given})
 
 
 @pytest.mark.parametrize("kind", item_kinds())
@@ -100,16 +103,20 @@ def test_a_kind_is_one_class_in_a_file_of_its_own(kind: str) -> None:
     assert not inspect.isabstract(found)
 
 
-@pytest.mark.parametrize("kind", [name for name, one in item_kinds().items() if one.drawn])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [*((name, {}) for name, one in item_kinds().items() if one.drawn), *FORMS],
+    ids=str,
+)
 def test_a_figure_is_drawn_and_says_where_no_run_has_completed(
-    kind: str, tables: tuple[pd.DataFrame, pd.DataFrame]
+    kind: str, options: dict[str, Any], tables: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
     runs, curves = tables
-    drawn = draw_figure(made_of(kind, runs, curves))
+    drawn = draw_figure(made_of(kind, runs, curves, **options))
     assert drawn.startswith(b"<?xml")
     assert b"no completed run" not in drawn
     missing = runs.assign(status="missing", test_accuracy=float("nan"))
-    assert b"no completed run" in draw_figure(made_of(kind, missing, curves))
+    assert b"no completed run" in draw_figure(made_of(kind, missing, curves, **options))
 
 
 @pytest.mark.parametrize("kind", [name for name, one in item_kinds().items() if not one.drawn])
@@ -147,7 +154,8 @@ def test_the_documentation_lists_every_key_with_its_type_and_default(section: st
     assert key_table(section) in (DOCS / "study-keys.md").read_text(), said
     for kind in SECTIONS.get(section, ()):
         for field in dataclasses.fields(kind):
-            assert f"`{field.name}`" in key_table(section)
+            listed = f"`{field.name}`" in key_table(section)
+            assert listed != ((kind, field.name) in OF_RUNS)
 
 
 @pytest.mark.parametrize(
@@ -174,51 +182,36 @@ def test_the_guide_shows_the_whole_file_of_a_kind() -> None:
     ("entry", "message"),
     [
         ({"kind": "tabel"}, r"kind: 'tabel'. Did you mean 'table'\?"),
-        ({"panel": "one"}, "give its 'kind'"),
+        ({"panels": "one"}, "give its 'kind'"),
         ({"kind": "table", "cost": True}, r"cost: unknown key. Did you mean 'costs'\?"),
         ({"kind": "moments", "together": True}, "together: unknown key"),
         ({"kind": "table", "over": "beta"}, "over: unknown key"),
         ({"kind": "sweep"}, "over: required, but not given"),
         ({"kind": "changes", "against": {}}, "against: "),
         ({"kind": "published", "side_by_side": True}, "panels that are `together`"),
-        ({"kind": "table", "each": [{"kind": "table"}]}, "each: unknown key"),
-        ({"each": [{"kind": "tabel"}]}, r"each.0.kind: 'tabel'"),
-        ({"kind": "table", "panel": "a", "panels": ["b"]}, "at most one of panel and panels"),
+        ({"each": [{"kind": "table"}]}, "each: it is gone; write its items one after the other"),
+        ({"kind": "table", "panel": "a"}, "panel: it is gone; write panels: NAME"),
+        ({"kind": "noise-bias"}, "kind: noise-bias is gone; write kind: moments, show: noise-bias"),
+        ({"kind": "curves", "along": "epsilon", "metric": ["test_loss"]}, "metric: give one along"),
     ],
 )
 def test_a_mistake_in_an_entry_names_the_key_and_what_is_allowed(
     entry: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        parse(ReportEntry, entry)
-
-
-def test_entries_are_repeated_for_every_panel(tmp_path: Path) -> None:
-    study = {
-        "title": "Two panels",
-        "panels": {
-            name: {
-                **{"datasets": ["digits"], "models": ["logistic"], "seeds": [1]},
-                "methods": [{"id": "sgd", "learning_rate": 1}],
-            }
-            for name in ("one", "two")
-        },
-        "report": [{"each": [{"kind": "table"}, {"kind": "ablation"}]}],
-    }
-    path, _, _ = write_study(tmp_path, [], study)
-    shown = [(placed.panel, placed.item.kind) for placed in load_study(path).report]
-    assert shown == [
-        *[("one", "table"), ("one", "ablation")],
-        *[("two", "table"), ("two", "ablation")],
-    ]
+        parse(ReportItem, entry)
 
 
 @pytest.mark.parametrize(
     ("item", "message"),
     [
         ({"kind": "sweep", "over": "betta"}, r"report.0.over: .*'betta'. Did you mean 'beta'\?"),
-        ({"kind": "momentum-sweep", "over": "beta"}, None),
-        ({"kind": "momentum-sweep", "over": "beta", "panel": "other"}, "report.0: no method"),
+        ({"kind": "sweep", "over": "beta", "rho": True}, None),
+        ({"kind": "sweep", "over": ["beta", "norm"]}, r"report.0.over: .*'norm'"),
+        (
+            {"kind": "sweep", "over": "clip_norm", "rho": True, "panels": "other"},
+            "report.0.over: `rho` needs one of beta, history",
+        ),
     ],
 )
 def test_what_a_kind_needs_of_a_study_is_checked_when_the_study_is_read(
@@ -229,7 +222,7 @@ def test_what_a_kind_needs_of_a_study_is_checked_when_the_study_is_read(
         name: {**grid, "methods": [{"id": method, "learning_rate": 1, "clip_norm": 1}]}
         for name, method in (("main", "dp-pmlf"), ("other", "dp-sgd"))
     }
-    study = {"title": "Sweeps", "panels": panels, "report": [{"panel": "main", **item}]}
+    study = {"title": "Sweeps", "panels": panels, "report": [{"panels": "main", **item}]}
     path, _, _ = write_study(tmp_path, [], study)
     if message is None:
         assert load_study(path).report

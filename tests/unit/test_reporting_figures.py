@@ -18,12 +18,12 @@ from clipnoise.fields import parse
 from clipnoise.methods.base import example, methods
 from clipnoise.report.drawing import draw_figure
 from clipnoise.report.figures.canvas import Series, legend, look, sheet
+from clipnoise.report.figures.momentum import momentum_reduction
 from clipnoise.report.figures.styles import COLOURS, LOOKS, style
 from clipnoise.report.kinds.filter_sweep import frequency_response, noise_gain
-from clipnoise.report.kinds.momentum_sweep import momentum_reduction
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.items import ReportEntry
+from clipnoise.studies.items import ReportItem
 from clipnoise.studies.study import find_study, names_below
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
@@ -227,7 +227,7 @@ def test_curves_show_the_metric_that_they_name(draw):
     assert {"Step", "Training loss"} <= set(texts(draw("curves", few(), metric="train_loss")))
     assert {"Step", "Test loss"} <= set(texts(draw("curves", few(), metric="test_loss")))
     with pytest.raises(UserError, match="metric: unknown key"):
-        parse(ReportEntry, {"kind": "ablation", "metric": "train_loss"})
+        parse(ReportItem, {"kind": "ablation", "metric": "train_loss"})
 
 
 def test_ablation_labels_its_variants_directly(draw):

@@ -96,12 +96,12 @@ def test_a_delta_of_one_over_n_has_a_remark(full, tmp_path):
 
 
 def test_an_item_without_a_title_says_what_it_shows(tmp_path):
-    study = {**STUDY, "report": [{"kind": "curves", "panel": "comparison"}]}
+    study = {**STUDY, "report": [{"kind": "curves", "panels": "comparison"}]}
     assert "Figure 1 Curves: comparison" in text(make(tmp_path, quickstart(), study, figures=()))
 
 
 def test_critical_differences_over_one_dataset_are_left_out(tmp_path):
-    study = {**STUDY, "report": [{"kind": "critical-differences", "panel": "comparison"}]}
+    study = {**STUDY, "report": [{"kind": "critical-differences", "panels": "comparison"}]}
     rows = quickstart()
     assert "ritical" not in text(make(tmp_path, rows, study, figures=()))
     rows += [{**row, "dataset": "other"} for row in rows]
@@ -275,7 +275,7 @@ def test_line_ends_in_a_description_are_only_those_of_the_file(tmp_path):
 def test_text_of_a_study_is_never_markup(tmp_path):
     odd = '#panic("x") *bold* _it_ $x^2$ `raw` @ref <tag> \\ "quoted" [b] // c'
     study = {**STUDY, "title": odd, "description": odd}
-    study["report"] = [{"kind": "table", "panel": "comparison", "title": odd, "caption": odd}]
+    study["report"] = [{"kind": "table", "panels": "comparison", "title": odd, "caption": odd}]
     said = text(make(tmp_path, [run_row(seed=i, label=odd) for i in (1, 2)], study, figures=()))
     assert said.count('#panic("x") *bold* _it_ $x^2$ `raw` @ref <tag>') >= 4
 

@@ -15,10 +15,10 @@ from reporting_data import curve_rows, drawn, item_data, run_row, write_table
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.report.drawing import draw_figure
-from clipnoise.report.kinds.momentum_sweep import momentum_reduction
+from clipnoise.report.figures.momentum import momentum_reduction
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.items import ReportEntry
+from clipnoise.studies.items import ReportItem
 
 SPENT = {0: 0.0, 40: 0.4, 80: 0.6, 120: 0.8, 160: 0.9, 200: 1.0}
 
@@ -138,7 +138,7 @@ def test_a_momentum_sweep_also_shows_the_reduction_of_sampling_noise(tmp_path: P
         for seed in (1, 2)
     ]
     runs, points = tables(tmp_path, rows)
-    accuracy, reduction = drawn("momentum-sweep", runs, points, over="history").axes
+    accuracy, reduction = drawn("sweep", runs, points, over="history", rho=True).axes
     (line,) = reduction.lines
     assert list(line.get_xdata()) == [2, 3, 4]
     assert list(line.get_ydata()) == pytest.approx([momentum_reduction(0.5, k) for k in (2, 3, 4)])
@@ -149,11 +149,11 @@ def test_a_momentum_sweep_also_shows_the_reduction_of_sampling_noise(tmp_path: P
 def test_a_momentum_sweep_is_over_one_of_two_hyper_parameters_and_needs_both(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(UserError, match="over: input should be 'beta' or 'history', got 'phi'"):
-        parse(ReportEntry, {"kind": "momentum-sweep", "over": "phi"})
+    with pytest.raises(UserError, match="over: `rho` needs one of beta, history"):
+        parse(ReportItem, {"kind": "sweep", "over": "phi", "rho": True})
     runs, points = tables(tmp_path, over("beta", [0.1, 0.5]))
     with pytest.raises(UserError, match="without a method with beta"):
-        draw_figure(item_data("momentum-sweep", runs, points, over="beta"))
+        draw_figure(item_data("sweep", runs, points, over="beta", rho=True))
 
 
 def test_a_sweep_figure_marks_incomplete_values(tmp_path: Path) -> None:
@@ -177,18 +177,18 @@ def test_a_sweep_over_what_no_method_has_names_the_nearest(tmp_path: Path) -> No
 
 
 def test_over_is_required_for_sweeps_and_refused_otherwise() -> None:
-    assert parse(ReportEntry, {"kind": "sweep", "over": "beta"})
+    assert parse(ReportItem, {"kind": "sweep", "over": "beta"})
     with pytest.raises(UserError, match="over: required, but not given"):
-        parse(ReportEntry, {"kind": "sweep"})
+        parse(ReportItem, {"kind": "sweep"})
     with pytest.raises(UserError, match="over: unknown key"):
-        parse(ReportEntry, {"kind": "table", "over": "beta"})
+        parse(ReportItem, {"kind": "table", "over": "beta"})
 
 
 def test_along_epsilon_the_horizontal_axis_is_what_was_spent(tmp_path: Path) -> None:
     rows = [run_row(seed=seed) for seed in (1, 2)]
     rows += [run_row(method="sgd", budget="non-private", seed=seed) for seed in (1, 2)]
     runs, points = tables(tmp_path, rows)
-    ax = drawn("accuracy-along-epsilon", runs, points).axes[0]
+    ax = drawn("curves", runs, points, along="epsilon").axes[0]
     (line,) = (one for one in ax.lines if len(one.get_xdata()))
     assert list(line.get_xdata()) == list(SPENT.values())
     assert ax.get_xlabel() == "Privacy spent ε"
@@ -198,7 +198,7 @@ def test_a_heat_map_has_a_cell_for_each_pair_and_marks_the_best_one(tmp_path: Pa
     pairs = {(rate, norm): 0.5 + rate / 10 + norm / 100 for rate in (3.0, 1.0) for norm in (1, 2)}
     rows = both(pairs)
     rows[-1] |= {"status": "diverged", "test_accuracy": ""}  # of the pair (1, 2)
-    figure = drawn("heat-map", *tables(tmp_path, rows), across="learning_rate", down="clip_norm")
+    figure = drawn("sweep", *tables(tmp_path, rows), over=("learning_rate", "clip_norm"))
     (ax,) = figure.axes
     assert [text.get_text() for text in ax.texts] == ["61.00", "81.00", "62.00\n1/2 runs", "82.00"]
     assert [text.get_text() for text in ax.get_xticklabels()] == ["1", "3"]
@@ -219,7 +219,7 @@ def test_a_heat_map_marks_the_lowest_loss_and_separates_what_else_is_swept(tmp_p
         for row in rows
     ]
     points = tables(tmp_path, [*rows, *others])
-    figure = drawn("heat-map", *points, across="learning_rate", down="clip_norm")
+    figure = drawn("sweep", *points, over=("learning_rate", "clip_norm"))
     assert len(figure.axes) == 2
     for ax in figure.axes:
         (mark,) = ax.lines
@@ -227,6 +227,6 @@ def test_a_heat_map_marks_the_lowest_loss_and_separates_what_else_is_swept(tmp_p
 
 
 def test_a_heat_map_over_what_no_method_has_is_refused(tmp_path: Path) -> None:
-    item = parse(ReportEntry, {"kind": "heat-map", "across": "learning_rate", "down": "norm"})
-    with pytest.raises(UserError, match=r"report\.0\.down: unknown hyper-parameter 'norm'"):
-        item.check([{"id": "dp-sgd"}], "study.yaml", "report.0")  # type: ignore[attr-defined]
+    item = parse(ReportItem, {"kind": "sweep", "over": ["learning_rate", "norm"]})
+    with pytest.raises(UserError, match=r"report\.0\.over: unknown hyper-parameter 'norm'"):
+        item.check([{"id": "dp-sgd"}], "study.yaml", "report.0")

@@ -53,7 +53,7 @@ def load(folder: Path, *, scale: dict[str, Any] | None = None, **changes: Any) -
     values = {
         "title": "One",
         "panels": {"one": PANEL},
-        "report": [{"kind": "table", "panel": "one"}],
+        "report": [{"kind": "table", "panels": "one"}],
         **changes,
     }
     for file, content in ((path, values), (rules, scale or SMOKE)):
@@ -171,7 +171,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that shows results, built at a scale with a watermark."""
     folder = tmp_path_factory.mktemp("marked")
     panels = dict.fromkeys(("comparison", "ablation", "filters"), PANEL)
-    report = [{"kind": "table", "panel": "comparison"}, {"kind": "ablation", "panel": "ablation"}]
+    report = [{"kind": "table", "panels": "comparison"}, {"kind": "ablation", "panels": "ablation"}]
     study = load(folder, panels=panels, report=report)
     runs = write_table(folder / "runs.parquet", RUN_COLUMNS, quickstart())
     curves = write_table(folder / "curves.parquet", CURVE_COLUMNS, [])

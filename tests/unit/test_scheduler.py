@@ -33,7 +33,7 @@ panels:
     models: {models}
     seeds: {seeds}
     methods: [{{id: sgd, learning_rate: 0.1}}]
-report: [{{kind: table, panel: panel}}]
+report: [{{kind: table, panels: panel}}]
 """
 
 

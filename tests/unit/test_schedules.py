@@ -255,7 +255,7 @@ def load_panel(folder: Path, methods: list[dict[str, Any]]) -> Study:
     }
     content: dict[str, Any] = {"title": "Mine", "panels": {"one": panel}}
     path = folder / "mine.yaml"
-    content["report"] = [{"kind": "table", "panel": "one"}]
+    content["report"] = [{"kind": "table", "panels": "one"}]
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return load_study(path)
 

@@ -35,13 +35,12 @@ FREE_FORM = {
     "what comes from outside, before it is parsed": """
         audit/judge/wire.py cli/options.py core/schedule.py fields.py files.py kinds.py
         methods/base.py methods/catalogue.py models/pretrained.py plugins.py privacy/claim.py
-        report/kinds/heat_map.py report/kinds/momentum_sweep.py report/kinds/sweep.py
-        tracking/view.py
+        report/kinds/sweep.py tracking/view.py
     """,
     "what another library takes or gives": """
         audit/loops/adapters/watching.py gradients/dropout.py gradients/factored/block.py
         gradients/factored/recording.py gradients/held.py models/hub.py
-        models/recomputed.py report/figures/canvas.py
+        models/recomputed.py report/figures/canvas.py report/figures/heat_map.py
     """,
     "rows of tables, whose columns follow from what is reported": "report/charts.py",
     "studies, runs, papers and data": """

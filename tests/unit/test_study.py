@@ -53,7 +53,7 @@ def study(tmp_path: Path, name: str = "mine", **changes: Any) -> Path:
     values = {
         "title": "Mine",
         "panels": {"one": panel},
-        "report": [{"kind": "table", "panel": "one"}],
+        "report": [{"kind": "table", "panels": "one"}],
     }
     path = tmp_path / "studies" / f"{name}.yaml"
     path.parent.mkdir(exist_ok=True)
@@ -85,6 +85,10 @@ def test_an_override_applies_exactly_where_it_matches(tmp_path: Path) -> None:
         ({"epsilons": []}, "needs `epsilons`"),
         ({"epsilons": [0]}, "panels.one.epsilons.0: input should be greater than 0, got 0"),
         ({"training": {"expected_batchsize": 3, "steps": 1}}, "Did you mean 'expected_batch_size'"),
+        (
+            {"privacy": {"epsilon": 2}},
+            "panels.one.privacy: give the targets of a panel in `epsilons`",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -98,7 +102,7 @@ def test_a_mistake_names_the_place(tmp_path: Path, changes: dict[str, Any], mess
 
 def test_a_report_of_a_panel_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     path = study(tmp_path)
-    path.write_text(path.read_text().replace("panel: one", "panel: two"))
+    path.write_text(path.read_text().replace("panels: one", "panels: two"))
     with pytest.raises(UserError, match="shows panel 'two', which is not among the panels one"):
         load_study(path)
 
@@ -147,6 +151,20 @@ def test_of_equal_steps_the_wider_examples_are_started_first(tmp_path: Path) -> 
     }
     # 64 and 784 pixels, for a model whose work does not depend on them.
     assert found["mnist"] - found["digits"] == pytest.approx(10 * math.log10(784 / 64), abs=1)
+
+
+def test_a_release_at_a_minimum_counts_the_sums_that_its_solver_asks_for(tmp_path: Path) -> None:
+    ids = ("dp-prototypes", "dp-objective-perturbation")
+    path = study(
+        tmp_path,
+        models=["logistic"],
+        methods=[{"id": name, "clip_norm": 1} for name in ids],
+        training={"expected_batch_size": 1300, "steps": 1},
+        privacy={"sampler": "full"},
+    )
+    plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "studies")
+    found = {run.spec.method.id: plan.priority(run.spec.hash) for run in plan.study("mine").runs}
+    assert found[ids[1]] - found[ids[0]] == pytest.approx(10 * math.log10(20), abs=1)
 
 
 def test_only_datasets_with_files_to_download_are_fetched(tmp_path: Path) -> None:
@@ -214,7 +232,7 @@ def test_a_time_of_tracking_that_earlier_versions_knew_says_what_to_write(word: 
 def test_a_title_ends_no_script_and_is_no_wildcard_in_snakemakes_report(tmp_path: Path) -> None:
     title = "</script><script>alert(1)</script> {A}"
     path = study(tmp_path)
-    item = {"kind": "accuracy-vs-epsilon", "panel": "one", "title": title}
+    item = {"kind": "accuracy-vs-epsilon", "panels": "one", "title": title}
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "report": [item]}))
     plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "workflow" / "studies")
     labels = plan.figure_labels(path.stem, 0)
@@ -360,7 +378,7 @@ def test_a_run_needs_every_hyper_parameter_of_its_method(name: str) -> None:
 def shares(path: Path, name: str, panel: str = "one") -> Path:
     """Write a study that shows the panels of another."""
     other = path.with_stem("shows")
-    report = [{"kind": "curves", "panel": panel}]
+    report = [{"kind": "curves", "panels": panel}]
     other.write_text(yaml.safe_dump({"title": "Shows", "shares": name, "report": report}))
     return other
 
@@ -419,10 +437,9 @@ panels:
   main: {base: digits}
   other: {base: digits, axes: {accounting: {}}, methods: [{id: dp-sgd, label: mine, clip_norm: 3}]}
 report:
-  - {kind: table, panel: main, title: "{panel}, {accounting}"}
-  - each:
-      - {kind: curves, title: "{panel}"}
-      - {kind: table}
+  - {kind: table, panels: main, title: "{panel}, {accounting}"}
+  - {kind: curves, title: "{panel}"}
+  - {kind: table}
   - {kind: ablation, panels: [main], only: {accounting: corrected}}
 """
 
@@ -497,16 +514,16 @@ def test_a_sweep_makes_a_method_of_each_value_and_names_it_by_its_label(tmp_path
     assert found["β 0.5, 0.75"].betas == (0.5, 0.75)  # type: ignore[attr-defined]
 
 
-def test_report_entries_are_repeated_over_panels_and_options(tmp_path: Path) -> None:
+def test_report_items_are_repeated_over_panels_and_options(tmp_path: Path) -> None:
     items = [(i.item.kind, i.panel, i.title) for i in load_study(multiplied(tmp_path)).report]
     assert items == [
         ("table", "main", "Handwritten digits, as published"),
         ("table", "main-corrected", "Handwritten digits, corrected"),
         ("curves", "main", "Handwritten digits"),
         ("curves", "main-corrected", "Handwritten digits"),
+        ("curves", "other", "Handwritten digits"),
         ("table", "main", ""),
         ("table", "main-corrected", ""),
-        ("curves", "other", "Handwritten digits"),
         ("table", "other", ""),
         ("ablation", "main-corrected", ""),
     ]
@@ -516,7 +533,7 @@ def test_changes_compare_a_panel_with_another_option_of_its_axes(tmp_path: Path)
     changes = "kind: changes, against: {accounting: published}"
     (item,) = load_study(multiplied(tmp_path, "kind: ablation", changes)).report[-1:]
     assert (item.panel, item.others) == ("main-corrected", {"against": ("main",)})
-    with pytest.raises(UserError, match=r"report.2.against: main has no panel with"):
+    with pytest.raises(UserError, match=r"report.3.against: main has no panel with"):
         load_study(
             multiplied(tmp_path / "b", "kind: ablation", changes.replace("published", "none"))
         )
@@ -528,9 +545,9 @@ def test_an_overview_has_a_column_for_each_change(tmp_path: Path) -> None:
     old = "{kind: ablation, panels: [main], only: {accounting: corrected}}"
     (item,) = load_study(multiplied(tmp_path, old, shown)).report[-1:]
     assert (item.panels, item.others) == (("main",), {"changes.exact": ("main-corrected",)})
-    with pytest.raises(UserError, match=r"report.2.changes.exact: main has no panel with"):
+    with pytest.raises(UserError, match=r"report.3.changes.exact: main has no panel with"):
         load_study(multiplied(tmp_path / "b", old, shown.replace("corrected", "none")))
-    with pytest.raises(UserError, match=r"report.2.changes: unknown key"):
+    with pytest.raises(UserError, match=r"report.3.changes: unknown key"):
         load_study(multiplied(tmp_path / "c", old, shown.replace("overview", "table")))
     with pytest.raises(UserError, match="more than one overview"):
         load_study(multiplied(tmp_path / "d", old, "{kind: overview, panels: [main, other]}"))
@@ -578,17 +595,17 @@ def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
             "main: {suffix: x, ",
             "panels: main has a suffix, which is for options of axes",
         ),
-        ("accounting: corrected}", "accounting: none}", "report.2.only: unknown option of accoun"),
+        ("accounting: corrected}", "accounting: none}", "report.3.only: unknown option of accoun"),
         ("{accounting}", "{account}", "report.0: unknown name in a title 'account'"),
-        ("{kind: table}", "{}", "report.1.each.1: give its 'kind'"),
+        ("{kind: table}", "{}", "report.2: give its 'kind'"),
         ("label: mine, clip_norm: 3", "sweep: 3", "panels.other.methods.0.sweep: expected values"),
         (
             "label: mine,",
             "sweep: {clip_norm: [1, 2]},",
             "methods: dp-sgd is given twice; tell them",
         ),
-        ("kind: ablation", "kind: sweep", "report.2.over: required, but not given"),
-        ("kind: ablation", "kind: changes", "report.2.against: required, but not given"),
+        ("kind: ablation", "kind: sweep", "report.3.over: required, but not given"),
+        ("kind: ablation", "kind: changes", "report.3.against: required, but not given"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

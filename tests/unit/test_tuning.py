@@ -48,7 +48,7 @@ def load(folder: Path, tune: dict[str, Any] | None = None, **changes: Any) -> St
         "methods": [{"id": "dp-sgd", "tune": tune or TUNE}],
         **changes,
     }
-    report = [{"kind": "table", "panel": "one"}]
+    report = [{"kind": "table", "panels": "one"}]
     path = folder / "studies" / "mine.yaml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(

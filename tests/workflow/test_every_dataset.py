@@ -68,7 +68,7 @@ def project(tmp_path: Path) -> Path:
         "title": "Every dataset and every model",
         "defaults": {"training": {"expected_batch_size": 10, "steps": 2, "evaluations": 1}},
         "panels": {name: panel for one in models().items() for name, panel in panels(*one).items()},
-        "report": [{"kind": "table", "panel": name} for name in DATASETS],
+        "report": [{"kind": "table", "panels": name} for name in DATASETS],
     }
     config = {
         "studies": ["studies/every.yaml"],

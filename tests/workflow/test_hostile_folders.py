@@ -51,9 +51,9 @@ STUDY = {
         }
     },
     "report": [
-        {"kind": "table", "panel": "main"},
-        {"kind": "accuracy-vs-epsilon", "panel": "main"},
-        {"kind": "published", "panel": "main", "published": "tiny.csv"},
+        {"kind": "table", "panels": "main"},
+        {"kind": "accuracy-vs-epsilon", "panels": "main"},
+        {"kind": "published", "panels": "main", "published": "tiny.csv"},
     ],
 }
 PUBLISHED = """dataset,model,method,budget,metric,mean,std,n,unit,source

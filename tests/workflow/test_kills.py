@@ -47,7 +47,7 @@ STUDY: dict[str, Any] = {
             ],
         }
     },
-    "report": [{"kind": "table", "panel": "killed"}],
+    "report": [{"kind": "table", "panels": "killed"}],
 }
 TIMES = ("seconds", "examples_per_second", "peak_memory_mb")
 

@@ -28,7 +28,7 @@ STUDY = {
             "training": {"expected_batch_size": 50, "steps": 2},
         }
     },
-    "report": [{"kind": "table", "panel": "main"}],
+    "report": [{"kind": "table", "panels": "main"}],
 }
 
 

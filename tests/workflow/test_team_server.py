@@ -123,7 +123,7 @@ def test_credentials_in_an_address_are_never_written_or_printed(
     study.write_text(
         "title: One\npanels: {p: {datasets: [digits], models: [logistic], seeds: [1],\n"
         "  methods: [{id: sgd, learning_rate: 0.1}],\n"
-        "  training: {expected_batch_size: 10, steps: 1}}}\nreport: [{kind: table, panel: p}]\n"
+        "  training: {expected_batch_size: 10, steps: 1}}}\nreport: [{kind: table, panels: p}]\n"
     )
     commands: list[bytes] = []
     for words in (["mlflow-sync", "--study", str(study)], ["mlflow-sync"], ["doctor"]):

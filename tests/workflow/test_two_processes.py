@@ -25,7 +25,7 @@ STUDY: dict[str, Any] = {
             "seeds": [1],
         }
     },
-    "report": [{"kind": "table", "panel": "digits"}],
+    "report": [{"kind": "table", "panels": "digits"}],
 }
 
 

@@ -83,7 +83,7 @@ SEARCH = {
             ],
         }
     },
-    "report": [{"kind": "table", "panel": "tuned"}],
+    "report": [{"kind": "table", "panels": "tuned"}],
 }
 
 

@@ -19,7 +19,7 @@ from clipnoise.privacy.budget import Privacy
 from clipnoise.run.procedure import Training
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import Panel, PaperClaim, StudyFile
-from clipnoise.studies.items import Repeated, ReportItem, SeveralPanels, item_kinds
+from clipnoise.studies.items import ReportItem, SeveralPanels, item_kinds
 from clipnoise.studies.tuning import Tune
 
 MEANING = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {8}.*)*)", re.MULTILINE)
@@ -29,9 +29,10 @@ SECTIONS = {
     "training": (Training,),
     "privacy": (Privacy,),
     "search": (Tune,),
-    "item": (ReportItem, SeveralPanels, Repeated),
+    "item": (ReportItem, SeveralPanels),
     "claim": (PaperClaim,),
 }
+OF_RUNS = {(Privacy, "epsilon")}  # what a run spec may say and a study may not
 ITEMS = "kinds"  # the section of the kinds of items
 BLOCK = re.compile(r"(<!-- keys of (\S+) -->\n)(?:\|.*\n)*")
 NAMES = {
@@ -109,11 +110,10 @@ def _keys(section: str) -> Iterator[str]:
     for kind in SECTIONS[section]:
         said, types = meanings(kind), get_type_hints(kind, include_extras=True)
         for field in fields(kind):
-            if kind is Repeated and field.name == "kind":
-                continue  # never written
+            if (kind, field.name) in OF_RUNS:
+                continue
             meaning = said[field.name].removeprefix(": ").rstrip(".")
-            default = "" if kind is Repeated else _default(field)
-            cells = (type_words(types[field.name]), default, meaning)
+            cells = (type_words(types[field.name]), _default(field), meaning)
             names = lines.setdefault(cells, [])
             if f"`{field.name}`" not in names:
                 names.append(f"`{field.name}`")

@@ -364,7 +364,7 @@ def _print_epsilons(budgets: Mapping[str, Budget], spent: Callable[[str], float]
     for name, budget in budgets.items():
         try:
             about = f"{budget.adjacency}{'' if _proved(budget) else ', nominal'}"
-            text = f"{spent(name):<10.4f}{about}"
+            text = f"{spent(name):<9.4f} {about}"
         except UserError as error:
             text = f"none: {error}"
         print(f"{name:<{width}}{text}")

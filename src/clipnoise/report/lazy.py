@@ -17,9 +17,12 @@ __all__ = [
     "confusion",
     "diagnostics",
     "export",
+    "heat_map",
     "histograms",
     "linalg",
     "lines",
+    "momentum",
+    "noise_bias",
     "pd",
     "places",
     "published",
@@ -27,6 +30,7 @@ __all__ = [
     "rows",
     "statistics",
     "styles",
+    "sweeps",
     "tables",
     "tasks",
     "ticker",
@@ -49,7 +53,19 @@ if TYPE_CHECKING:
         statistics,
         tables,
     )
-    from clipnoise.report.figures import canvas, histograms, lines, places, rows, styles, tasks
+    from clipnoise.report.figures import (
+        canvas,
+        heat_map,
+        histograms,
+        lines,
+        momentum,
+        noise_bias,
+        places,
+        rows,
+        styles,
+        sweeps,
+        tasks,
+    )
 else:
 
     def _here(name):
@@ -64,5 +80,9 @@ else:
     canvas, histograms, lines = map(
         _here, ("figures.canvas", "figures.histograms", "figures.lines")
     )
+    heat_map, momentum, noise_bias = map(
+        _here, ("figures.heat_map", "figures.momentum", "figures.noise_bias")
+    )
     places, rows = _here("figures.places"), _here("figures.rows")
-    styles, tasks = _here("figures.styles"), _here("figures.tasks")
+    styles = _here("figures.styles")
+    sweeps, tasks = _here("figures.sweeps"), _here("figures.tasks")

@@ -17,7 +17,7 @@ from clipnoise.gradients.users import UserEngine
 from clipnoise.privacy.microbatches import MicroBatchAssignment
 from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.samplers import Sampler
-from clipnoise.seeds import derive, generator
+from clipnoise.seeds import Purpose, derive, generator
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -78,12 +78,15 @@ def load_data(spec: RunSpec, cache: Path) -> Splits:
     return replace(splits, public=other.train, provenance=provenance)
 
 
+def stream(procedure: Procedure, purpose: Purpose, device: str = "cpu") -> torch.Generator | None:
+    """Return the random stream of a purpose; None where noise is secure, and so has no seed."""
+    return None if procedure.secure_noise else generator(purpose, procedure.seed, device)
+
+
 def noise_source(procedure: Procedure, theta: Tensor) -> NoiseSource:
     """Start the stream of noise, independent or correlated across steps."""
-    stream = (
-        None if procedure.secure_noise else generator("noise", procedure.seed, str(theta.device))
-    )
-    return procedure.mechanism.noise_source(stream, procedure.method.query.noise_like(theta))
+    draws = stream(procedure, "noise", str(theta.device))
+    return procedure.mechanism.noise_source(draws, procedure.method.query.noise_like(theta))
 
 
 def sampler(procedure: Procedure) -> Sampler:
@@ -92,8 +95,7 @@ def sampler(procedure: Procedure) -> Sampler:
     With secure noise it has no seed: amplification by sampling requires that batch membership stays
     secret.
     """
-    stream = None if procedure.secure_noise else generator("sampling", procedure.seed)
-    return procedure.mechanism.batches(stream)
+    return procedure.mechanism.batches(stream(procedure, "sampling"))
 
 
 def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:
@@ -190,7 +192,7 @@ def private_units(
     mechanism, assignment = procedure.mechanism, None
     groups, count = mechanism.microbatches, mechanism.unit.count
     if groups.size > 1:
-        draws = None if procedure.secure_noise else generator("micro-batches", procedure.seed)
+        draws = stream(procedure, "micro-batches")
         assignment = MicroBatchAssignment(count, round(mechanism.denominator), draws)
     local = procedure.method.local_training()
     if local is None:

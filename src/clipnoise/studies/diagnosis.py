@@ -83,7 +83,7 @@ def diagnosis(
         "scales": "none",
         "panels": made,
         "report": [
-            {"kind": "diagnosis", "panel": name, "together": True, "title": one["title"]}
+            {"kind": "diagnosis", "panels": name, "together": True, "title": one["title"]}
             for name, one in made.items()
         ],
     }

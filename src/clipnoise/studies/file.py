@@ -15,15 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, StringConstraints, model_validator
 
 from clipnoise.core.schedule import each_candidate
 from clipnoise.errors import UserError, shorten, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive
 from clipnoise.studies.entry import PanelEntry
-from clipnoise.studies.items import ReportEntry
+from clipnoise.studies.items import ReportItem
+from clipnoise.studies.moved import CLAIM_KEYS, refuse_moved
 from clipnoise.studies.scale import Scale
 
 CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
@@ -32,6 +33,7 @@ ClaimMetric = (
     | Literal["largest_drop", "mean_test_accuracy"]  # of a curve
     | Annotated[str, StringConstraints(pattern=r"^[a-z_]+\.(min|q1|median|q3|max|mean)$")]
 )
+Range = tuple[float | None, float | None]  # null: without a bound
 LONGEST_NAME = 120  # characters of a panel's name
 SHARED_FILE = "shared.yaml"  # what the studies of its folder share
 
@@ -58,10 +60,9 @@ class PaperClaim:
             largest fall of test accuracy between evaluations. By default test accuracy, or test
             loss.
         against: each of `than`, or the best at each place: with the best mean over seeds.
-        at_least: the smallest advantage that is claimed; 0 if no bound is given.
-        at_most: the largest one.
-        about: a stated advantage, or a range `[low, high]` with an end that may be null; widened by
-            a margin.
+        between: the range `[low, high]` of the advantage that is claimed, with an end that may be
+            null; `[0, null]` by default.
+        about: the same, or one number; widened by a margin.
         within: the largest margin; by default half of each number in `about`.
         over: whether it is claimed of each dataset, model and budget, or of their mean.
         contradicted: which of the paper's own numbers contradict it.
@@ -82,36 +83,37 @@ class PaperClaim:
     epsilons: tuple[Positive, ...] = ()
     metric: ClaimMetric | None = None
     against: Literal["each", "best"] = "each"
-    at_least: float | None = None
-    at_most: float | None = None
-    about: float | tuple[float | None, float | None] | None = None
+    between: Range | None = None
+    about: float | Range | None = None
     within: Positive | None = None
     over: Literal["each", "mean"] = "each"
     contradicted: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_moved(cls, values: Any) -> Any:
+        return refuse_moved(values, CLAIM_KEYS)
 
     def __post_init__(self) -> None:
         if not self.than and (self.than_panel or self.than_dataset or self.against == "best"):
             raise ValueError("`than_panel`, `than_dataset` and `against` need `than`")
         if self.than_dataset and not self.datasets:
             raise ValueError("`than_dataset` needs `datasets`")
-        bounded = self.at_least is not None or self.at_most is not None
-        if not self.than and not bounded and self.about is None:
+        if not self.than and self.between is None and self.about is None:
             raise ValueError("a claim without `than` needs a bound")
         if self.about is None and self.within is not None:
             raise ValueError("`within` needs `about`")
-        if self.about is not None and bounded:
-            raise ValueError("`about` is allowed without `at_least` and `at_most` only")
+        if self.about is not None and self.between is not None:
+            raise ValueError("give at most one of `between` and `about`")
         if self.about is not None and 0 in self.bounds and self.within is None:
             raise ValueError("`about` 0 needs `within`")
 
     @property
     def bounds(self) -> tuple[float, float]:
         """What the paper states, without a margin; infinite ends are no bounds."""
-        low, high = self.at_least, self.at_most
+        low, high = self.between or (0.0, None)
         if self.about is not None:
             low, high = self.about if isinstance(self.about, tuple) else (self.about, self.about)
-        elif low is None and high is None:
-            low = 0.0
         return -math.inf if low is None else low, math.inf if high is None else high
 
     def widened(self, margin: float) -> tuple[float, float]:
@@ -203,6 +205,8 @@ class Panel:
     axes: dict[str, dict[str, Panel]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if "epsilon" in self.privacy:
+            raise ValueError("privacy: give the targets of a panel in `epsilons`, not `epsilon`")
         for axis, options in self.axes.items():
             for label, option in options.items():
                 if option.base or option.axes:
@@ -310,7 +314,7 @@ class StudyFile:
     defaults: Panel = Panel()
     panels: dict[str, Panel] = field(default_factory=dict)
     shares: str = ""
-    report: tuple[ReportEntry, ...]
+    report: tuple[ReportItem, ...]
     claims: tuple[PaperClaim, ...] = ()
     scales: Literal["none"] | dict[str, Scale] = field(default_factory=dict)
     core_minutes: Positive | None = None

@@ -1,4 +1,4 @@
-"""What an entry of a study's report says: which panels it shows, and as which kind of item.
+"""What an item of a study's report says: which panels it shows, and as which kind.
 
 A kind is one class in one file of `clipnoise.report.kinds`, or of a user's places. Its fields are
 the options that a study file gives it; `clipnoise.report.items` says how it is made.
@@ -9,78 +9,35 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar
 
 from pydantic_core import core_schema
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT
 from clipnoise.plugins import plugins
+from clipnoise.studies.moved import ITEM_KEYS, ITEM_KINDS, refuse_moved
 
 FOLDER = "clipnoise.report.kinds"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportEntry:
-    """An entry of a report: an item, or entries that are repeated.
-
-    Attributes:
-        panel: what it shows; one with axes gives an item for each option.
-        panels: several; all if neither is given.
-        only: the option that is shown, by axis: `{accountant: pld}`; of other axes all are.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    panel: str = ""
-    panels: tuple[str, ...] = ()
-    only: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.panel and self.panels:
-            raise ValueError("give at most one of panel and panels")
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Let pydantic read an entry as the class of its `kind`."""
-        if cls is not ReportEntry:
-            return handler(source)
-        kinds = {**item_kinds(), "each": Repeated}
-        choices = {name: handler.generate_schema(kind) for name, kind in kinds.items()}
-        union = core_schema.tagged_union_schema(choices, discriminator="kind")
-        return core_schema.no_info_before_validator_function(_with_kind, union)
-
-
-def _with_kind(values: Any) -> Any:
-    """Return what an entry says; one with `each` needs no kind."""
-    repeated = isinstance(values, Mapping) and "each" in values
-    return {"kind": "each", **values} if repeated else values
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repeated(ReportEntry):
-    """Entries that are repeated for every panel in turn.
-
-    Attributes:
-        each: items that are repeated for every panel in turn, instead of `kind`.
-    """
-
-    kind: Literal["each"] = "each"
-    each: tuple[ReportEntry, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportItem(ReportEntry):
+class ReportItem:
     """One table or figure of a report. Subclasses with a `kind` are the kinds that there are.
 
     Titles and captions may hold `{panel}`, the title of the panel, and `{AXIS}`, the title of the
     option that a panel has on an axis.
 
     Attributes:
+        panels: one or several, all by default; one with axes gives an item for each option.
+        only: the option that is shown, by axis: `{accountant: pld}`; of other axes all are.
         kind: see below.
         title: by default that of the kind, and the panel's name.
         caption: what the reader should see.
     """
+
+    __pydantic_config__: ClassVar = STRICT
 
     id: ClassVar[str]  # the kind; set for each class that has one
     needs: ClassVar[tuple[str, ...]] = ()
@@ -89,9 +46,21 @@ class ReportItem(ReportEntry):
     results: ClassVar[bool] = False  # whether it is a table of how well the methods of a panel do
     once: ClassVar[bool] = False  # whether a report has at most one, because its file has one name
 
+    panels: str | tuple[str, ...] = ()
+    only: dict[str, str] = field(default_factory=dict)
     kind: str = ""
     title: str = ""
     caption: str = ""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let pydantic read an item as the class of its `kind`."""
+        if cls is not ReportItem:
+            return handler(source)
+        choices = {name: handler.generate_schema(kind) for name, kind in item_kinds().items()}
+        union = core_schema.tagged_union_schema(choices, discriminator="kind")
+        check = partial(refuse_moved, keys=ITEM_KEYS, kinds=ITEM_KINDS)
+        return core_schema.no_info_before_validator_function(check, union)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

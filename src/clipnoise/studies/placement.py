@@ -10,34 +10,34 @@ from pathlib import Path
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.studies.file import NamedPanel, having
-from clipnoise.studies.items import PlacedItem, Repeated, ReportEntry, ReportItem, SeveralPanels
+from clipnoise.studies.items import PlacedItem, ReportItem, SeveralPanels
 
 
 def place_items(
-    entries: Sequence[ReportEntry], panels: Sequence[NamedPanel], path: Path
+    items: Sequence[ReportItem], panels: Sequence[NamedPanel], path: Path
 ) -> tuple[PlacedItem, ...]:
     """Return the items of a report, in order.
 
     Raises:
-        UserError: an entry names a panel, an axis or an option that does not exist, or there are
+        UserError: an item names a panel, an axis or an option that does not exist, or there are
             several items of a kind of which a report has one.
     """
-    items = tuple(
-        item
-        for number, entry in enumerate(entries)
-        for item in _items(entry, panels, path, f"report.{number}")
+    every = tuple(
+        placed
+        for number, item in enumerate(items)
+        for placed in _items(item, panels, path, f"report.{number}")
     )
-    counts = Counter(placed.item.kind for placed in items if placed.item.once)
+    counts = Counter(placed.item.kind for placed in every if placed.item.once)
     for kind in (kind for kind, number in counts.items() if number > 1):
         raise UserError(f"{path}: report: more than one {kind}. Is `together` missing?")
-    return items
+    return every
 
 
 def _items(
-    entry: ReportEntry, panels: Sequence[NamedPanel], path: Path, key: str
+    item: ReportItem, panels: Sequence[NamedPanel], path: Path, key: str
 ) -> Iterator[PlacedItem]:
     families = dict.fromkeys(one.family for one in panels)
-    named = [entry.panel] if entry.panel else list(entry.panels) or families
+    named = (item.panels,) if isinstance(item.panels, str) else item.panels or families
     shown: list[NamedPanel] = []
     for family in named:
         if family not in families:
@@ -45,24 +45,17 @@ def _items(
                 f"{path}: {key}: the report shows panel {family!r}, which is not among the panels "
                 f"{', '.join(families)}."
             )
-        members = having((one for one in panels if one.family == family), entry.only, path, key)
-        if isinstance(entry, Repeated):
-            for number, repeated in enumerate(entry.each):
-                inner = replace(repeated, panel=family, panels=())
-                yield from _items(inner, members, path, f"{key}.each.{number}")
-        shown += members
-    if not isinstance(entry, ReportItem):
-        return
-    together = isinstance(entry, SeveralPanels) and entry.together
+        shown += having((one for one in panels if one.family == family), item.only, path, key)
+    together = isinstance(item, SeveralPanels) and item.together
     for group in [shown] if together and shown else [[one] for one in shown]:
         methods = [method.values for one in group for method in one.panel.each_method]
-        entry.check(methods, str(path), key)
+        item.check(methods, str(path), key)
         if len(ranked := dict.fromkeys(one.panel.rank_by or "none" for one in group)) > 1:
             raise UserError(
                 f"{path}: {key}: the panels that it shows together are ranked by different metrics "
                 f"({', '.join(ranked)}); give them one rank_by, or leave out together."
             )
-        placed = _placed(entry, group, panels, path, key)
+        placed = _placed(item, group, panels, path, key)
         titles = _apart(group)
         yield replace(placed, titles=titles) if together else placed
 

@@ -22,8 +22,8 @@ from clipnoise.papers.base import (
     Section,
 )
 from clipnoise.papers.report import draw_line, panels, shared_legend
+from clipnoise.report.figures.momentum import momentum_reduction
 from clipnoise.report.figures.styles import style
-from clipnoise.report.kinds.momentum_sweep import momentum_reduction
 from clipnoise.seeds import derive
 
 Array = NDArray[np.float64]

@@ -33,7 +33,7 @@ PANELS = {
 
 
 def draw(configurations: Sequence[Diagnosed], names: Sequence[str]) -> Figure:
-    """Draw one row per configuration; `names` are keys of `PANELS`."""
+    """Draw one row per configuration, as in DP-AdamBC, Figure 1; `names` are keys of `PANELS`."""
     if not configurations:
         return canvas.blank(NOTHING)
     figure, axes = canvas.sheet(len(configurations), len(names), height=2.3)
@@ -42,6 +42,23 @@ def draw(configurations: Sequence[Diagnosed], names: Sequence[str]) -> Figure:
             subplot(ax, configuration, name)
         step = f"step {configuration.values.step:,}, seed {configuration.seed}"
         row[0].set_ylabel(f"{configuration.title}\n{step}\n\nCoordinates (%)")
+    legend(figure)
+    return figure
+
+
+def corrections(configurations: Sequence[Diagnosed]) -> Figure:
+    """Draw the roots of second moments of each configuration, then the last one's updates.
+
+    Source: DP-AdamBC, Figure 4, whose updates are rescaled to [−1, 1].
+    """
+    if not configurations:
+        return canvas.blank(NOTHING)
+    shown = [*((one, "root") for one in configurations), (configurations[-1], "rescaled")]
+    figure, axes = canvas.sheet(1, len(shown), height=2.6)
+    for ax, (configuration, name) in zip(axes[0], shown, strict=True):
+        subplot(ax, configuration, name)
+        ax.set_title(f"{PANELS[name][0]},\n{configuration.title}")
+    axes[0, 0].set_ylabel("Coordinates (%)")
     legend(figure)
     return figure
 

@@ -1,4 +1,4 @@
-"""Accuracy or loss along training."""
+"""Accuracy or loss along training or along the ε spent."""
 
 from __future__ import annotations
 
@@ -22,15 +22,23 @@ class Curves(SeveralPanels, FigureItem):
 
     Attributes:
         metric: one or several; by default test accuracy, or test loss.
+        along: steps, or the ε spent, which leaves out methods that spend none.
     """
 
     kind: Literal["curves"] = "curves"
     metric: CurveMetric | tuple[CurveMetric, ...] | None = None
+    along: Literal["step", "epsilon"] = "step"
+
+    def __post_init__(self) -> None:
+        if self.along == "epsilon" and isinstance(self.metric, tuple):
+            raise ValueError("metric: give one along the ε spent")
 
     def draw(self, data: ItemData) -> Figure:
-        """Draw a subplot for each budget, or one for each panel where there are several."""
+        """Draw a subplot for each budget, or along steps one for each of several panels."""
         names = (self.metric,) if isinstance(self.metric, str) else self.metric or ()
         shown = [METRICS[name] for name in names] or [data.metric]
+        if self.along == "epsilon":
+            return lines.draw(data.runs, data.curves, data.metric, shown[0], "epsilon_spent")
         if len(data.placed.panels) > 1 or len(shown) > 1:
             return _panels(data, [METRICS[name] for name in names])
         return lines.draw(data.runs, data.curves, data.metric, shown[0])

@@ -1,4 +1,4 @@
-"""Histograms of Adam's moments with and without noise."""
+"""Adam's moments with and without noise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import diagnostics, histograms
+from clipnoise.report.lazy import diagnostics, histograms, noise_bias
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,10 +14,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Moments(FigureItem):
-    """Diagnostics: histograms of first moments, second moments with Φ, and updates."""
+    """Diagnostics of Adam's moments with and without noise.
+
+    Attributes:
+        show: `histograms` of first moments, second moments with Φ, and updates; `estimates`,
+            histograms of first moments and of the roots of second moments; `corrections`, of these
+            roots and of the last method's updates, rescaled; or `noise-bias`, the share of second
+            moments below Φ, norms, and all second moments sorted.
+    """
 
     kind: Literal["moments"] = "moments"
+    show: Literal["histograms", "estimates", "corrections", "noise-bias"] = "histograms"
 
     def draw(self, data: ItemData) -> Figure:
-        """Draw one row per configuration: the first seed with diagnostics."""
-        return histograms.draw(diagnostics.diagnosed(data.runs), ("first", "second", "update"))
+        """Draw the first seed with diagnostics of each configuration."""
+        configurations = diagnostics.diagnosed(data.runs)
+        if self.show == "noise-bias":
+            return noise_bias.draw(configurations)
+        if self.show == "corrections":
+            return histograms.corrections(configurations)
+        shown = ("first", "root") if self.show == "estimates" else ("first", "second", "update")
+        return histograms.draw(configurations, shown)

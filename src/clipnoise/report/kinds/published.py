@@ -12,7 +12,6 @@ from clipnoise.report.kinds.table import PanelResults
 from clipnoise.report.lazy import published, tables
 
 if TYPE_CHECKING:
-    from clipnoise.report.published import Comparison
     from clipnoise.report.tables import Table
 
 
@@ -31,7 +30,6 @@ class PublishedTable(PanelResults):
     side_by_side: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.side_by_side and not self.together:
             raise ValueError("`side_by_side` is allowed for panels that are `together`")
 
@@ -48,7 +46,9 @@ class PublishedTable(PanelResults):
             for panel in data.placed.panels
         ]
         found = [replace(one, pairs=tuple(p for p in one.pairs if p.ours)) for one in compared]
-        made = [next(published.by_metric(one), _of_runs(one)) for one in found]
+        made = [
+            next(published.by_metric(one), tables.build_table(one.runs, one.panel)) for one in found
+        ]
         notes = [
             note
             for one, table in zip(found, made, strict=True)
@@ -64,10 +64,6 @@ class PublishedTable(PanelResults):
             grids=[_side_by_side(data.placed.titles, made)],
             notes=list(dict.fromkeys(notes)),
         )
-
-
-def _of_runs(compared: Comparison) -> Table:
-    return tables.build_table(compared.runs, compared.panel)
 
 
 def _side_by_side(titles: tuple[str, ...], made: list[Table]) -> Grid:

@@ -1,59 +1,65 @@
-"""Final accuracy against a hyper-parameter."""
+"""Final accuracy against one or two hyper-parameters."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import StringConstraints
 
-from clipnoise.errors import unknown
+from clipnoise.errors import UserError, unknown
 from clipnoise.methods.base import methods
-from clipnoise.report.formats import Metric, budget, named
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import canvas, pd, places, statistics, styles
+from clipnoise.report.lazy import heat_map, momentum, sweeps
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from clipnoise.report.figures.styles import Style
-
-COLUMNS = 2  # subplots
+Name = Annotated[str, StringConstraints(min_length=1)]
+MOMENTUM = ("beta", "history")  # of per-sample momentum
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(FigureItem):
-    """Final accuracy against a hyper-parameter.
+    """Final accuracy against one hyper-parameter, or against two in a heat map.
 
     Attributes:
-        over: this hyper-parameter.
+        over: this hyper-parameter; or two that are swept together, `[ACROSS, DOWN]`, of which a
+            square marks the best.
+        rho: adds the noise reduction ρ of per-sample momentum, over `beta` or `history`.
     """
 
     kind: Literal["sweep"] = "sweep"
-    over: Annotated[str, StringConstraints(min_length=1)]
+    over: Name | tuple[Name, Name]
+    rho: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rho and self.over not in MOMENTUM:
+            raise ValueError(f"over: `rho` needs one of {', '.join(MOMENTUM)}")
 
     def check(self, methods: Sequence[Mapping[str, Any]], file: str, key: str) -> None:
-        """Refuse panels of which no method has the hyper-parameter."""
-        require_hyperparameter(self.over, methods, file, f"{key}.over")
+        """Refuse panels of which no method has the hyper-parameters."""
+        known = [options_of(method) for method in methods]
+        for name in (self.over,) if isinstance(self.over, str) else self.over:
+            if not any(name in options for options in known):
+                place = f"{key}.over"
+                raise unknown("hyper-parameter", name, set().union(*known), file=file, key=place)
+        if self.rho and not any(options.issuperset(MOMENTUM) for options in known):
+            raise UserError(f"{file}: {key}: no method of these panels has beta and history.")
 
     def draw(self, data: ItemData) -> Figure:
-        """Draw one subplot per dataset, model and method, a line per budget.
+        """Draw one subplot per dataset, model and method, a line per budget; or a heat map each.
 
-        Where other hyper-parameters are swept, too, each of their settings has a line of its own.
+        Where other hyper-parameters are swept, too, each of their settings has a line, or a heat
+        map, of its own.
         """
-        return draw_sweep(swept(data.runs, self.over), self.over, data.metric)
-
-
-def require_hyperparameter(
-    name: str, methods: Sequence[Mapping[str, Any]], file: str, key: str
-) -> None:
-    """Raise UserError where none of some entries of methods has a hyper-parameter."""
-    known = {option for method in methods for option in options_of(method)}
-    if name not in known:
-        raise unknown("hyper-parameter", name, known, file=file, key=key)
+        if not isinstance(self.over, str):
+            return heat_map.draw(data.runs, self.over, data.metric)
+        runs = sweeps.swept(data.runs, self.over)
+        beside = partial(momentum.draw_reduction, runs=runs, over=self.over) if self.rho else None
+        return sweeps.draw(runs, self.over, data.metric, beside)
 
 
 def options_of(method: Mapping[str, Any]) -> set[str]:
@@ -62,83 +68,3 @@ def options_of(method: Mapping[str, Any]) -> set[str]:
     own = {field.name for field in fields(kind)} if kind else set()
     tried = [tune.get(name) for name in ("grid", "ranges")] if isinstance(tune, Mapping) else []
     return own.union(*(one for one in tried if isinstance(one, Mapping)))
-
-
-def swept(runs: pd.DataFrame, over: str) -> pd.DataFrame:
-    """Return the runs whose method has a hyper-parameter, with its `value` as JSON.
-
-    Raises:
-        UserError: no method has it.
-    """
-    values = [json.loads(text) if text else {} for text in runs["hyperparameters"]]
-    known = {name for options in values for name in options}
-    if over not in known:
-        raise unknown("hyper-parameter", over, known, key="report.over")
-    texts = [json.dumps(options[over]) if over in options else "" for options in values]
-    valued = runs.assign(value=texts)
-    return valued[valued["value"] != ""]
-
-
-def draw_sweep(
-    runs: pd.DataFrame,
-    over: str,
-    metric: Metric,
-    beside: Callable[[Axes], None] | None = None,
-) -> Figure:
-    """Draw one subplot per dataset, model and method, a line per budget and other setting.
-
-    Args:
-        runs: as from `swept`.
-        over: the hyper-parameter.
-        metric: what is drawn.
-        beside: draws one more subplot.
-    """
-    titled = canvas.groups(runs, "dataset", "model", "method")
-    every = titled if beside is None else [*titled, ("", runs)]
-    figure, subplots = canvas.grid(every, COLUMNS, height=2.4)
-    if beside is not None:
-        beside(subplots.pop()[0])
-    lines = line_names(runs)
-    looks = {
-        text: styles.style(str(runs["method"].iloc[0]), rank)  # as variants of a method
-        for rank, text in enumerate(lines.drop_duplicates())
-    }
-    for ax, rows in subplots:
-        _draw_lines(ax, rows.assign(line=lines), looks, metric)
-        ax.set(xlabel=over, ylabel=metric.heading)
-    canvas.legend(figure, [canvas.LegendEntry(text, look) for text, look in looks.items()])
-    return figure
-
-
-def line_names(runs: pd.DataFrame) -> pd.Series:
-    """Return what the line of each run is called: its budget, and other settings that are swept.
-
-    Another hyper-parameter is swept if it differs between runs of one seed at one value. One that
-    merely follows from the value or the budget is not.
-    """
-    options = [json.loads(text) for text in runs["hyperparameters"]]
-    by_run = dict(zip(runs.index, options, strict=True))
-    place = ["dataset", "model", "method", "budget", "value", "seed"]
-    other: dict[str, None] = {}
-    for rows in runs.groupby(place, sort=False).groups.values():
-        found = [by_run[row] for row in rows]
-        names = dict.fromkeys(name for one in found for name in one)
-        other |= {n: None for n in names if any(one.get(n) != found[0].get(n) for one in found)}
-    return runs["budget"].map(budget) + pd.Series(
-        ["".join(f", {named({n: one[n]})}" for n in other if n in one) for one in by_run.values()],
-        index=runs.index,
-        dtype=object,
-    )
-
-
-def _draw_lines(ax: Axes, runs: pd.DataFrame, looks: Mapping[str, Style], metric: Metric) -> None:
-    at = places.places(ax, list(dict.fromkeys(runs["value"])))
-    for text, look in looks.items():
-        line = runs[runs["line"] == text]
-        points = [
-            (x, statistics.sample(line[line["value"] == value], metric)) for value, x in at.items()
-        ]
-        canvas.line_with_deviations(ax, points, look, metric)
-    ax.grid(visible=False, axis="x")
-    canvas.chance_line(ax, runs, metric)
-    canvas.say_what_lacks(ax, runs, canvas.series(runs), metric)

@@ -1,48 +1,18 @@
-"""A sweep over per-sample momentum, and by how much it reduces sampling noise."""
+"""By how much per-sample momentum reduces sampling noise; imported without what draws it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
-from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.kinds.sweep import draw_sweep, options_of, swept
-from clipnoise.report.lazy import places, styles
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SYMBOLS = {"beta": "β", "history": "k"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class MomentumSweep(FigureItem):
-    """As `sweep`, with the noise reduction ρ of per-sample momentum.
-
-    Attributes:
-        over: `beta` or `history`.
-    """
-
-    kind: Literal["momentum-sweep"] = "momentum-sweep"
-    over: Literal["beta", "history"]
-
-    def check(self, methods: Sequence[Mapping[str, Any]], file: str, key: str) -> None:
-        """Refuse panels without a method with both hyper-parameters."""
-        if not any(SYMBOLS.keys() <= options_of(method) for method in methods):
-            raise UserError(f"{file}: {key}: no method of these panels has beta and history.")
-
-    def draw(self, data: ItemData) -> Figure:
-        """Draw a sweep, and beside it ρ over β or k."""
-        runs = swept(data.runs, self.over)
-        return draw_sweep(
-            runs, self.over, data.metric, lambda ax: draw_reduction(ax, runs, self.over)
-        )
 
 
 def momentum_reduction(beta: float, history: int) -> float:
@@ -72,6 +42,8 @@ def draw_reduction(ax: Axes, runs: pd.DataFrame, over: str) -> None:
     Raises:
         UserError: no method has both.
     """
+    from clipnoise.report.figures import places, styles
+
     (other,) = SYMBOLS.keys() - {over}
     lines: dict[float, dict[str, float]] = {}
     for value, text in zip(runs["value"], runs["hyperparameters"], strict=True):
@@ -80,9 +52,7 @@ def draw_reduction(ax: Axes, runs: pd.DataFrame, over: str) -> None:
             rho = momentum_reduction(options["beta"], options["history"])
             lines.setdefault(options[other], {})[value] = rho
     if not lines:
-        raise UserError(
-            "report: a momentum-sweep of a panel without a method with beta and history."
-        )
+        raise UserError("report: `rho` of a panel without a method with beta and history.")
     at = places.places(ax, list(dict.fromkeys(runs["value"])))
     for rank, (fixed, reductions) in enumerate(sorted(lines.items())):
         points = sorted((at[value], reduction) for value, reduction in reductions.items())
