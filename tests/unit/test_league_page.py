@@ -58,7 +58,7 @@ def test_the_page_has_a_table_for_each_screen_with_the_best_method_first(tmp_pat
 
 def test_without_files_the_page_names_all_tasks_as_missing(tmp_path: Path) -> None:
     page = league_page(found(tmp_path), PLANNED)
-    assert "Of 3 tasks, none is published." in page
+    assert "Of 3 tasks of the league, none is published." in page
     assert "Missing: adult, compas and digits." in page
     assert [cells[2] for cells in rows(page, "Tasks")] == ["not published"] * 3
 
@@ -199,7 +199,7 @@ def test_the_same_files_give_the_same_page_and_pdf(tmp_path: Path) -> None:
     assert pdf == again
     text = "".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages)
     said = " ".join(text.split())
-    assert "Of 3 tasks, 2 are published: adult and digits." in said
+    assert "Of 3 tasks of the league, 2 are published: adult and digits." in said
     assert "Closed share of the privacy gap" in said
     assert "was not drawn" not in said
 
@@ -208,6 +208,12 @@ def test_the_tasks_are_those_that_have_a_study() -> None:
     planned = titles(ROOT / "workflow" / "studies" / "league")
     assert planned["reuters-r8"] == "Reuters R8"
     assert not {"shared", "lite"} & {*planned}
+
+
+def test_what_is_no_task_of_the_league_is_named_apart(tmp_path: Path) -> None:
+    page = league_page(found(tmp_path, lite=confirmed({"dp-sgd": 0.7, "disk": 0.8})), PLANNED)
+    assert "Of 3 tasks of the league, none is published." in page
+    assert "Published, but no task of the league: lite." in page
 
 
 def test_the_page_in_the_documentation_is_the_one_that_is_printed(

@@ -22,10 +22,11 @@ from clipnoise.report.statistics import ALPHA, Interval
 
 Part = TextBlock | ListBlock | FigureBlock
 TITLE = "The league, task by task"
-HEAD = f"""# {TITLE}
-
-Printed by `clipnoise league` from the files in `docs/league/v3`.
-"""
+HEAD = (
+    f"# {TITLE}\n\nPrinted by `clipnoise league` from the published file of each task. "
+    "[The protocol](../../league.md) says how they were trained. Until enough tasks are published, "
+    "[the answer of version 2](../../league-results.md) stands.\n"
+)
 TASKS_NEEDED = units_needed(ALPHA)
 NO_INTERVAL = {1: "for anything", 2: "for a new one"}  # by the number of tasks at one ε
 MOST = 8  # gains that are named one by one
@@ -111,11 +112,17 @@ def parts(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[Part]:
 
 def _published(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[str]:
     missing = [task for task in planned if task not in found.tasks]
-    every = count(len(found.tasks) + len(missing), "task")
-    names = f": {listing([*found.tasks])}" if found.tasks else ""
-    yield f"Of {every}, {len(found.tasks) or 'none'} {_is(len(found.tasks))} published{names}."
+    of_league = [task for task in planned if task in found.tasks]
+    beside = [task for task in found.tasks if task not in planned]
+    names = f": {listing(of_league)}" if of_league else ""
+    yield (
+        f"Of {count(len(planned), 'task')} of the league, {len(of_league) or 'none'} "
+        f"{_is(len(of_league))} published{names}."
+    )
     if missing:
         yield f"Missing: {listing(missing)}. Nothing is said of {_them(len(missing))} here."
+    if beside:
+        yield f"Published, but no task of the league: {listing(beside)}."
     screened = [task for task in found.tasks if task not in found.confirmed]
     if screened:
         yield (
