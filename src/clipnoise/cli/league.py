@@ -11,11 +11,16 @@ from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.files import read_text, read_yaml, write_atomically
 from clipnoise.studies.plan import Plan
-from clipnoise.studies.screening import confirmed, passing, screened_panels, with_methods
+from clipnoise.studies.screening import (
+    CONFIRM,
+    confirmed,
+    passing,
+    screened_panels,
+    with_methods,
+)
 from clipnoise.studies.study import LEAGUE, Study, load_study
 
 FOLDER = Path("docs/league/v3")
-CONFIRM = "confirm"  # the panel, and the base that it starts from
 NO_TASKS = ("shared", "lite")
 Task = Annotated[str, options.ARGUMENT]
 Folder = Annotated[Path, "Folder of the published files."]
