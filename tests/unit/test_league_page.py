@@ -136,6 +136,25 @@ def test_over_tasks_only_methods_that_all_of_them_confirmed_are_judged(tmp_path:
     assert "Over fewer than 6 tasks at one ε no test can exclude a method." in page
 
 
+def test_what_papers_claim_is_counted_where_both_methods_are_confirmed(tmp_path: Path) -> None:
+    level = {"dp-sgd": 0.7, "dp-adam": 0.7, "stp-adam": 0.85, "ime-adam": 0.85}
+    runs = {"adult": confirmed(level), "compas": confirmed({**level, "dp-adam": 0.95}, seed=1)}
+    title = "What papers claim, and what was seen here"
+    page = league_page(found(tmp_path, **runs), PLANNED)
+    counts = {cells[2]: tuple(map(int, cells[3:6])) for cells in rows(page, title)}
+    assert counts == {
+        "dp-adambc over dp-adam": (0, 0, 0),
+        "dp-pmlf over dp-sgd": (0, 0, 0),
+        "stp-adam over dp-adam": (2, 1, 1),
+        "dp-adam over ime-adam": (2, 1, 1),
+    }
+    gains = [cells[6] for cells in rows(page, title)]
+    assert gains[:2] == ["–", "–"]
+    assert float(gains[2].split(": ")[1].split()[0]) == pytest.approx(2.5, abs=2)
+    assert "Too little is published to judge a claim" in page
+    assert "no ε has more than 2 confirmed tasks, and 6 are needed" in page
+
+
 def test_six_tasks_can_exclude_methods_over_tasks(tmp_path: Path) -> None:
     runs = {f"task{n}": confirmed(BETTER, seed=n, searches=6, examples=200) for n in range(6)}
     findings = found(tmp_path, **runs)

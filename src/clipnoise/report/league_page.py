@@ -16,6 +16,7 @@ from clipnoise.report.formats import DASH, count, decimal, listing
 from clipnoise.report.inference.confirmed import Confirmed
 from clipnoise.report.inference.sign_flips import units_needed
 from clipnoise.report.league import BASELINE, LEAST_GAP, LeagueFindings, MethodOverTasks
+from clipnoise.report.league_papers import claims_block
 from clipnoise.report.pdf import typeset
 from clipnoise.report.records import split, where
 from clipnoise.report.statistics import ALPHA, Interval
@@ -96,6 +97,7 @@ def parts(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[Part]:
         yield TextBlock(head="What these tasks show", paragraphs=list(_shown(found)))
         yield _who(found)
     yield TextBlock(head="What cannot be told", paragraphs=list(_untold(found)))
+    yield claims_block(found)
     yield from _over_tasks(found)
     if found.settings:
         yield TextBlock(head="How to read the tables of tasks", paragraphs=CONFIRMED)
