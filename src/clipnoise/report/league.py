@@ -24,6 +24,7 @@ from clipnoise.report.inference.over_tasks import (
     MixedModel,
     best_over_tasks,
     closed_shares,
+    has_gap,
     mixed_model,
 )
 from clipnoise.report.inference.sign_flips import Floats, units_needed
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 PLACE = ("task", "epsilon")
 BASELINE = "dp-sgd"
-LEAST_GAP = 0.02  # of the privacy gap of a task of which shares are taken
 AGAIN = "Train it again, and publish it: `clipnoise league publish TASK`."
 
 
@@ -301,12 +301,12 @@ class LeagueFindings:
 
     def _gaps(self, at: Mapping[str, Confirmed]) -> tuple[str, ...]:
         """Return the tasks in which privacy costs DP-SGD enough to take shares of it."""
-        lost = {
-            task: self.ceilings[task].mean() - one.accuracy[one.methods.index(BASELINE)].mean()
+        pairs = {
+            task: _pair(one, BASELINE, self.ceilings[task])
             for task, one in at.items()
             if task in self.ceilings
         }
-        return tuple(task for task, gap in lost.items() if gap >= LEAST_GAP)
+        return tuple(task for task, pair in pairs.items() if has_gap(pair, 1))
 
 
 def _gathered(runs: pd.DataFrame) -> Confirmed:

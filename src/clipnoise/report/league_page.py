@@ -14,8 +14,9 @@ from clipnoise.report.export import text_to_markdown, to_markdown
 from clipnoise.report.figures import canvas, league
 from clipnoise.report.formats import DASH, count, decimal, listing
 from clipnoise.report.inference.confirmed import Confirmed
+from clipnoise.report.inference.over_tasks import LEAST_GAP, SURE
 from clipnoise.report.inference.sign_flips import units_needed
-from clipnoise.report.league import BASELINE, LEAST_GAP, LeagueFindings, MethodOverTasks
+from clipnoise.report.league import BASELINE, LeagueFindings, MethodOverTasks
 from clipnoise.report.league_papers import claims_block
 from clipnoise.report.pdf import typeset
 from clipnoise.report.records import split, where
@@ -324,7 +325,8 @@ def _over(found: LeagueFindings, epsilon: float, every: list[MethodOverTasks]) -
     if small:
         notes.append(
             f"No share is taken of {listing(small)}, where privacy costs DP-SGD less than "
-            f"{100 * LEAST_GAP:g} points, or results without privacy are not published."
+            f"{100 * LEAST_GAP:g} points or {SURE:g} standard errors, or results without privacy "
+            "are not published."
         )
     some = {name for one in at.values() for name in one.methods} - {one.method for one in every}
     left = sorted(some - {BASELINE})
