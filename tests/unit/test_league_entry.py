@@ -9,7 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from league_data import confirmed, published
 from reporting_data import write_table
+from scipy import stats
 
 from clipnoise.data.digits import Digits
 from clipnoise.errors import UserError
@@ -21,7 +23,7 @@ from clipnoise.report.records import read_runs
 from clipnoise.studies.columns import PUBLISHED, RUN_COLUMNS
 from clipnoise.studies.file import SharedFile, StudyFile, expand_panels
 from clipnoise.studies.grid import PanelGrid
-from clipnoise.studies.league import LeagueEntry, enter, require_data
+from clipnoise.studies.league import LeagueEntry, confirmation, enter, require_data
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.study import Study, load_study
 
@@ -175,6 +177,44 @@ def test_published_results_rank_like_those_of_this_folder(tmp_path: Path) -> Non
     (tmp_path / "league.parquet").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match=r"not a Parquet table .* `clipnoise publish` write"):
         read_published(tmp_path / "league.parquet")
+
+
+def test_the_seeds_of_a_search_count_as_one_pair(tmp_path: Path) -> None:
+    mine = runs_of(tmp_path, "dp-sgd", "mine", panel="confirm")
+    mine["search"] = mine["seed"].map({1: 1, 2: 1, 3: 2})
+    mine.loc[mine["method"] == "mine", "test_accuracy"] += mine["seed"].map(
+        {1: 0.1, 2: 0.0, 3: 0.0}
+    )
+    (at,) = standing(mine, run_rows(mine).head(0), "mine", "dp-sgd")["settings"]
+    low, high = stats.ttest_1samp([0.09, 0.04], 0).confidence_interval(0.95)
+    assert at["over"] == pytest.approx([0.065, low, high])
+    assert (at["task"], at["runs"]) == ("digits", 3)
+
+
+def test_the_published_runs_of_a_task_rank_a_method_that_was_trained_on_it(tmp_path: Path) -> None:
+    level = {"dp-sgd": 0.7, "disk": 0.8, "worse": 0.5}
+    rows = confirmed(level, searches=4, spread=0.0)
+    against = read_published(published(tmp_path, digits=rows) / "digits.parquet")
+    mine = confirmed({"dp-sgd": 0.7, "mine": 0.75}, searches=4, spread=0.0)
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, map(of_a_run, mine)))
+    (at,) = standing(runs, against, "mine", "dp-sgd")["settings"]
+    assert at["rank"] is not None
+    assert (at["rank"]["rank"], at["rank"]["of"]) == (2, 4)
+
+
+def of_a_run(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in values.items() if name in RUN_COLUMNS}
+
+
+def test_a_task_of_the_league_is_entered_as_it_is_confirmed() -> None:
+    for name, searches in (("lite", 6), ("digits", 12)):
+        task = confirmation(load_study(STUDIES / "league" / f"{name}.yaml"))
+        entry = entered(task, "dp-adam")
+        assert entry.name == f"dp-adam-league-{name}"
+        assert entry.study["panels"]["confirm"]["tuning"]["searches"] == searches
+        for method in ("dp-adam", "dp-sgd"):
+            found = hashes(entry, method, "confirm")
+            assert found == planned("confirm", task.panels["confirm"], method)
 
 
 def test_a_method_that_diverged_has_no_rank_and_says_so(tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clipnoise.report.inference.over_tasks import Gap, best_over_tasks, closed_shares, mixed_model
+from clipnoise.report.inference.over_tasks import (
+    Gap,
+    best_over_tasks,
+    closed_shares,
+    has_gap,
+    mixed_model,
+)
 
 
 def test_with_equal_errors_the_mean_has_the_t_interval_over_tasks() -> None:
@@ -98,6 +104,17 @@ def test_a_gap_that_may_be_none_leaves_the_interval_without_ends() -> None:
     task = gap(np.random.default_rng(5), (0.8, 0.8, 0.805), searches=3, n=60)
     found = closed_shares([task], 1, 0)
     assert (found.low, found.high) == (-math.inf, math.inf)
+
+
+def test_a_gap_counts_if_it_is_two_points_and_three_standard_errors() -> None:
+    rng = np.random.default_rng(7)
+    assert has_gap(gap(rng, (0.7, 0.8, 0.9), searches=12, n=2000), 0)
+    assert not has_gap(gap(rng, (0.8, 0.8, 0.83), searches=3, n=60), 0)  # not sure
+    exact = np.repeat([[1.0] * 70 + [0.0] * 30], 4, axis=0)
+    for more, large in ((1, False), (3, True)):  # points
+        ceiling = exact.copy()
+        ceiling[:, 70 : 70 + more] = 1.0
+        assert has_gap(Gap(np.tile(exact, (2, 1, 50)), np.tile(ceiling, (1, 50))), 0) is large
 
 
 def test_an_interval_of_shares_holds_as_often_as_it_says() -> None:

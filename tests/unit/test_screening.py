@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from clipnoise.errors import UserError
+from clipnoise.report.inference.sign_flips import units_needed
+from clipnoise.report.statistics import ALPHA
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.screening import (
     Screening,
@@ -20,7 +22,8 @@ from clipnoise.studies.screening import (
 from clipnoise.studies.study import load_study, names_below, studies_of_papers
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
-TASKS = names_below(STUDIES, "league/*.yaml")
+LITE = "league/lite"
+TASKS = [name for name in names_below(STUDIES, "league/*.yaml") if name != LITE]
 TRIALS = {"ranges": {"learning_rate": [0.1, 10]}, "trials": 2}
 SHARED: dict[str, Any] = {
     "datasets": ["digits"],
@@ -174,6 +177,22 @@ def test_the_confirmation_of_every_task_can_follow_its_screen(name: str) -> None
     assert confirm.panel.datasets == screen.panel.datasets
     assert confirm.panel.training == {**screen.panel.training, "correctness": True}
     assert len(confirm.panel.seeds) == 2 * confirm.panel.tuning["searches"] == 24
+
+
+def test_the_lite_league_is_part_of_the_confirmation_of_digits_and_can_exclude_nothing(
+    tmp_path: Path,
+) -> None:
+    _, confirm = screened_panels(STUDIES / "league" / "digits.yaml", "confirm")
+    task = tmp_path / "digits.yaml"
+    for name in ("digits", "shared"):
+        text = (STUDIES / "league" / f"{name}.yaml").read_text()
+        (tmp_path / f"{name}.yaml").write_text(text)
+    task.write_text(with_methods(task.read_text(), "confirm", confirm.panel.methods))
+    lite, whole = load_study(STUDIES / f"{LITE}.yaml"), load_study(task)
+    assert {*lite.specs} < {*whole.specs}
+    searches = lite.panels["confirm"].tuning["searches"]
+    budgets = {run.spec.privacy.epsilon for run in lite.runs if run.spec.privacy is not None}
+    assert searches < units_needed(ALPHA / len(budgets))
 
 
 def test_the_page_shows_the_file_of_a_task_as_it_is() -> None:

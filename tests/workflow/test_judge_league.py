@@ -27,9 +27,10 @@ TINY = {
     "title": "A tiny league",
     "scales": "none",
     "panels": {
-        "digits": {
+        "confirm": {
             **{"datasets": ["digits"], "models": ["logistic"], "methods": ["dp-sgd", "dp-adam"]},
-            **{"seeds": [1, 2], "epsilons": [8], "tuning": {"seeds": [101], "trials": 2}},
+            **{"seeds": [1, 2, 3, 4], "epsilons": [8]},
+            "tuning": {"seeds": [101, 102], "searches": 2, "trials": 2},
             "training": {"expected_batch_size": 130, "steps": 3, "evaluations": 1},
             "hyperparameters": {
                 name: {"tune": {"ranges": {"learning_rate": [0.1, 1], "clip_norm": [0.3, 3]}}}
@@ -49,9 +50,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                  "reports/published"):  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "workflow" / "studies").mkdir()
-    (tmp_path / "workflow" / "studies" / "league-lite.yaml").write_text(yaml.safe_dump(TINY))
-    (tmp_path / "config.yaml").write_text("studies: [league-lite]\ntracking: 'off'\n")
+    (tmp_path / "workflow" / "studies" / "league").mkdir(parents=True)
+    (tmp_path / "workflow" / "studies" / "league" / "lite.yaml").write_text(yaml.safe_dump(TINY))
+    (tmp_path / "config.yaml").write_text("studies: [league/lite]\ntracking: 'off'\n")
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
@@ -90,6 +91,10 @@ def test_published_runs_that_cannot_be_read_are_told_before_the_method_is_judged
         "nothing.parquet: no such file. `clipnoise collect` and `clipnoise publish`"
         in capsys.readouterr().err
     )
+    assert main([*words, "--league", "lit"]) == 2
+    assert (
+        "unknown task 'lit'. Did you mean 'lite'? Allowed: full, lite." in capsys.readouterr().err
+    )
     assert main(words) == 2
     assert "--against: needs --league" in capsys.readouterr().err
 
@@ -114,7 +119,7 @@ def test_a_judged_method_is_ranked_and_only_what_is_new_is_trained(
     league = json.loads((checkout / "judgement" / "judgement.json").read_text())["league"]
     assert (league["size"], league["space"], league["tune"]) == ("lite", "given", SPACE)
     (at,) = league["settings"]
-    assert (at["task"], at["epsilon"], at["runs"], at["planned"]) == ("digits", 8, 2, 2)
+    assert (at["task"], at["epsilon"], at["runs"], at["planned"]) == ("digits", 8, 4, 4)
     assert at["rank"]["of"] == 2
     assert at["time"] > 0
     assert 0.001 < json.loads(at["hyperparameters"])["learning_rate"] < 0.1
@@ -124,7 +129,7 @@ def test_a_judged_method_is_ranked_and_only_what_is_new_is_trained(
     assert "The league, lite" in said
     assert "clip_rule hard (per example)" in said
     summaries = {path: path.stat().st_mtime_ns for path in checkout.rglob("summary.json")}
-    assert len(summaries) == 2 * (2 + 2)  # methods × (seeds + trials)
+    assert len(summaries) == 2 * 2 * (2 + 2)  # methods × searches × (seeds + trials)
 
     (runs,) = checkout.glob("results/studies/*/runs.parquet")
     rows = run_rows(read_runs(runs)).replace({"my-dp-lion": "published-lion"})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from clipnoise.cli import options
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, unknown
 from clipnoise.files import read_yaml, require_writable, write_atomically, write_json
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG = Path("config.yaml")
 TEMPLATE = options.TEMPLATES / "audit.typ"  # it is there where clipnoise is checked out
-LEAGUES = {"lite": "league-lite", "full": "league"}
+FULL = "full"  # version 2 of the league
 
 
 @options.command()
@@ -42,7 +42,9 @@ def judge(
     method: Annotated[str | None, "Id of the method, where the file has several."] = None,
     hyperparameters: options.Hyperparameters = options.NO_HYPERPARAMETERS,
     league: Annotated[
-        Literal["lite", "full"] | None, "Then train it on the league's tasks, and rank it."
+        str | None,
+        "Then train it on a task of the league, such as digits, and rank it. lite is a small part "
+        "of digits; full is all tasks of version 2.",
     ] = None,
     tune: Annotated[
         options.JsonValues,
@@ -52,7 +54,7 @@ def judge(
     ] = options.NO_HYPERPARAMETERS,
     against: Annotated[
         Path | None,
-        "Parquet file of `clipnoise publish`, to rank the method among the methods in it. By "
+        "Published file of the task, to rank the method among the methods in it. By "
         "default it is ranked among those whose runs are in the results folder.",
     ] = None,
     cores: Annotated[str, "CPU cores for the runs of the league."] = "all",
@@ -153,7 +155,7 @@ class Contest:
     """A league that a judged method takes part in.
 
     Attributes:
-        size: "lite" or "full".
+        size: "full", or the task.
         study: of the league.
         config: config.yaml, which says where the results and the data are.
         against: the file of published runs to rank it among, or None: the runs that are here.
@@ -170,18 +172,24 @@ class Contest:
         """Read a league, and make sure of its data.
 
         Raises:
-            UserError: there is no config.yaml or no study of the league here, data are missing, or
-                the file of published runs is none.
+            UserError: there is no config.yaml or no such task of the league here, data are missing,
+                or the file of published runs is none.
         """
         from clipnoise.fields import parse
         from clipnoise.report.publication import read_published
         from clipnoise.studies.config import Config
-        from clipnoise.studies.league import require_data
-        from clipnoise.studies.study import load_study
+        from clipnoise.studies.league import confirmation, require_data
+        from clipnoise.studies.study import LEAGUE, load_study, names_below
 
         config = parse(Config, read_yaml(CONFIG), file=str(CONFIG))
-        path = options.STUDIES / f"{LEAGUES[size]}.yaml"
+        tasks = {
+            name.partition("/")[2] for name in names_below(options.STUDIES, f"{LEAGUE}/*.yaml")
+        }
+        if size not in {FULL, *tasks}:
+            raise unknown("task", size, [*sorted(tasks), FULL], key="--league")
+        path = options.STUDIES / f"{LEAGUE if size == FULL else f'{LEAGUE}/{size}'}.yaml"
         study = load_study(path, secure_noise=config.secure_noise)
+        study = study if size == FULL else confirmation(study)
         require_data(study, Path(config.cache))
         # A wrong file is better known before the judge's minutes.
         published = None if against is None else read_published(against)

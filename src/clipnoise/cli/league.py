@@ -9,13 +9,19 @@ import click
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
-from clipnoise.files import read_text, write_atomically
+from clipnoise.files import read_text, read_yaml, write_atomically
 from clipnoise.studies.plan import Plan
-from clipnoise.studies.screening import confirmed, passing, screened_panels, with_methods
+from clipnoise.studies.screening import (
+    CONFIRM,
+    confirmed,
+    passing,
+    screened_panels,
+    with_methods,
+)
 from clipnoise.studies.study import LEAGUE, Study, load_study
 
 FOLDER = Path("docs/league/v3")
-CONFIRM = "confirm"  # the panel, and the base that it starts from
+NO_TASKS = ("shared", "lite")
 Task = Annotated[str, options.ARGUMENT]
 Folder = Annotated[Path, "Folder of the published files."]
 
@@ -23,16 +29,26 @@ Folder = Annotated[Path, "Folder of the published files."]
 @click.group(cls=options.CommandGroup, invoke_without_command=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True,
               help="Folder of the published files.")  # fmt: skip
+@click.option("--pdf", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write the page with figures into this file, and do not print it.")  # fmt: skip
 @click.pass_context
-def league(context: click.Context, folder: Path) -> None:
+def league(context: click.Context, folder: Path, pdf: Path | None) -> None:
     """Print the page of the league in Markdown, from the published file of each task.
 
-    Files are refused in which the code that trained a method differs.
+    It says which tasks are missing. Files are refused in which the code that trained a method
+    differs.
     """
-    if context.invoked_subcommand is None:
-        from clipnoise.report.league import league_page, read_league
+    if context.invoked_subcommand is not None:
+        return
+    from clipnoise.report.league import LeagueFindings, read_league
+    from clipnoise.report.league_page import league_page, league_pdf
 
-        print(league_page(read_league(folder)), end="")
+    found, planned = LeagueFindings(read_league(folder)), titles(options.STUDIES / LEAGUE)
+    if pdf is None:
+        print(league_page(found, planned), end="")
+    else:
+        write_atomically(pdf, league_pdf(found, planned, options.TEMPLATES / "league.typ"))
+        print(f"{pdf}: {', '.join(found.tasks) or 'no task is published'}")
 
 
 @options.command(league)
@@ -91,10 +107,14 @@ def confirm(
     print(f"{study.path}: {len(methods)} methods are confirmed")
 
 
+def titles(folder: Path) -> dict[str, str]:
+    """Return what each task of the league is about, by its name, from the folder of its studies."""
+    studies = [path for path in sorted(folder.glob("*.yaml")) if path.stem not in NO_TASKS]
+    return {path.stem: read_yaml(path)["title"].removeprefix("League: ") for path in studies}
+
+
 def _task(task: str, config: Path) -> tuple[Study, Path]:
     """Return the study of a task, and the results folder."""
-    from clipnoise.files import read_yaml
-
     root = config.parent
     values = {**read_yaml(config), "studies": [f"{LEAGUE}/{task}"], "scale": "paper"}
     plan = Plan.from_values(values, root / "workflow" / "studies", root=root)

@@ -6,7 +6,15 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from clipnoise.report.blocks import Grid, HeadGroup, ListBlock, PrintedCell, PrintedRow, TableBlock
+from clipnoise.report.blocks import (
+    Grid,
+    HeadGroup,
+    ListBlock,
+    PrintedCell,
+    PrintedRow,
+    TableBlock,
+    TextBlock,
+)
 from clipnoise.report.formats import exact, safe_csv
 from clipnoise.report.tables import Table
 
@@ -113,6 +121,11 @@ def to_markdown(block: TableBlock | ListBlock, watermark: str = "") -> str:
     above = [f"### {_markdown(block.title)}", f"**{_markdown(watermark)}**" if watermark else ""]
     below = map(_markdown, block.notes)
     return "\n\n".join(filter(None, [*above, _markdown(block.caption), *parts, *below])) + "\n"
+
+
+def text_to_markdown(block: TextBlock) -> str:
+    """Return paragraphs below their head in Markdown."""
+    return "\n\n".join([f"## {_markdown(block.head)}", *map(_markdown, block.paragraphs)]) + "\n"
 
 
 def _references(grids: Sequence[Grid]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from clipnoise.report.statistics import (
 from clipnoise.report.verdict import HELD_UP
 from clipnoise.studies.audits import holm
 from clipnoise.studies.league import GIVEN
+from clipnoise.studies.screening import CONFIRM
 
 if TYPE_CHECKING:
     from clipnoise.audit.judge.verdict import Judgement
@@ -54,9 +55,9 @@ class LeagueSetting(TypedDict):
     """How a method does at one task and budget.
 
     Attributes:
-        task, epsilon, metric: the panel, its ε, and the column by which methods are compared.
+        task, epsilon, metric: the task, its ε, and the column by which methods are compared.
         mean: over `runs` completed of `planned` runs; None without any.
-        over: mean, low and high of the difference to the baseline; None without a pair of seeds.
+        over: mean, low and high of the difference to the baseline; None without a pair.
         rank: None where a run is lacking, or ε is no guarantee under the same adjacency.
         not_ranked: the labels of methods for which that is so.
         hyperparameters: as in the table of runs.
@@ -94,7 +95,7 @@ class LeagueStanding(Standing):
     """The same, with what it is that the method took part in.
 
     Attributes:
-        size: "lite" or "full".
+        size: "full", or the task.
         study, report: the files of its study and of its report.
         baseline: the method with which it is compared.
         tune, space: what was tuned, and whose choice that is.
@@ -253,14 +254,15 @@ def _reading(league: LeagueStanding) -> Iterator[str]:
     space = {**league["tune"].get("ranges", {}), **league["tune"].get("grid", {})}
     yield (
         f"Search space: {named(space)}; {found}. Both "
-        "methods were tuned by ruleset A of docs/league.md: the configuration that is best on "
+        "methods were tuned alike by docs/league.md: the configuration of a search that is best on "
         "validation data is run with other seeds. Other hyper-parameters are those that were "
         "judged. The ε of the search is not included."
     )
     yield (
-        f"Over {base}: the mean difference in test results, seed by seed, with its 95% t-interval. "
-        "Rank: by the mean over seeds, with all ranks that a paired t-test over seeds, "
-        f"Holm-corrected, does not exclude (α = {ALPHA}). It is among {league['among']}."
+        f"Over {base}: the mean difference in test results, in pairs, with its 95% t-interval, "
+        "which leaves out the test set. A pair is a seed, or a search where searches are repeated. "
+        "Rank: by the mean, with all ranks that a paired t-test, Holm-corrected, does not exclude "
+        f"(α = {ALPHA}). It is among {league['among']}."
     )
     left = sorted({name for at in league["settings"] for name in at["not_ranked"]})
     if left:
@@ -295,10 +297,13 @@ def standing(runs: pd.DataFrame, league: pd.DataFrame, method: str, baseline: st
         baseline: the id of the baseline.
 
     Returns:
-        Plain data.
+        Plain data. The seeds of one of several searches share its choice, so their mean is what
+        is compared.
     """
     known = league[~league["method"].isin([method, baseline])]
     both = pd.concat([run_rows(runs), known], ignore_index=True)
+    searches = runs.dropna(subset="search").set_index("seed")["search"].to_dict()
+    both["unit"] = both["seed"].map(searches) if searches else both["seed"]
     settings = []
     for (panel, epsilon), here in both.groupby(["panel", "epsilon"], sort=False):
         trained = where(runs, panel=panel, epsilon=epsilon)
@@ -322,16 +327,14 @@ def _setting(rows: pd.DataFrame, method: str, baseline: str, time: float | None)
     metric = METRICS[first["metric"]]
     # Ranks are among completed runs whose ε is a guarantee under the same adjacency.
     able = where(rows, claim="guarantee", adjacency=first["adjacency"], status="completed")
-    scores = {
-        label: dict(zip(one["seed"].astype(int), one["value"], strict=True))
-        for (label,), one in split(able[able["value"].notna()], "label")
-    }
-    complete = {name: one for name, one in scores.items() if seeds <= one.keys()}
+    valued = split(able[able["value"].notna()], "label")
+    scores = {label: _by_unit(one) for (label,), one in valued}
+    complete = {label: scores[label] for (label,), one in valued if seeds <= {*one["seed"]}}
     own, base = scores.get(method, {}), scores.get(baseline, {})
     up = metric.higher_is_better
     over = paired_interval(paired_differences(own, base, higher_is_better=up))
     return {
-        "task": str(first["panel"]),
+        "task": str(first["dataset" if first["panel"] == CONFIRM else "panel"]),
         "epsilon": float(first["epsilon"]),
         "metric": metric.column,
         "mean": float(done["value"].mean()) if len(done) else None,
@@ -343,6 +346,11 @@ def _setting(rows: pd.DataFrame, method: str, baseline: str, time: float | None)
         "hyperparameters": str(first["hyperparameters"]),
         "time": time,
     }
+
+
+def _by_unit(runs: pd.DataFrame) -> dict[int, float]:
+    """Return the mean value of each seed, or of each search where searches are repeated."""
+    return {int(float(unit)): float(one["value"].mean()) for (unit,), one in split(runs, "unit")}
 
 
 def _rank(

@@ -1,25 +1,35 @@
-"""The league's published files: a Parquet file per task, what is read from them, and their page."""
+"""The league's published files: a Parquet file per task, what is read of them, and what it says."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from clipnoise.errors import UserError
-from clipnoise.report.blocks import ListBlock
-from clipnoise.report.export import to_markdown
-from clipnoise.report.formats import DASH, decimal
 from clipnoise.report.inference.confirmed import (
     Confirmed,
     gains_over,
     gather,
+    told_apart,
     who_can_be_best,
 )
+from clipnoise.report.inference.over_tasks import (
+    Gap,
+    MixedModel,
+    best_over_tasks,
+    closed_shares,
+    has_gap,
+    mixed_model,
+)
+from clipnoise.report.inference.sign_flips import Floats, units_needed
 from clipnoise.report.records import split, where
+from clipnoise.report.statistics import ALPHA, Interval
 from clipnoise.run.correctness import unpacked
 from clipnoise.run.fingerprint import fingerprint, training_code
 from clipnoise.run.results import read_summary, run_folder
@@ -31,20 +41,8 @@ from clipnoise.studies.study import Study
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-HEAD = """# The league, task by task
-
-Printed by `clipnoise league` from the files in `docs/league/v3`.
-"""
 PLACE = ("task", "epsilon")
 BASELINE = "dp-sgd"
-CONFIRMED_HEADS = ("method", "accuracy", "gain", "interval", "collapsed", "p", "can be the best")
-CONFIRMED = (
-    "Accuracy in %, over searches and seeds. Gain over DP-SGD in points, with 95% intervals that "
-    "hold together over all tasks and budgets; they contain seeds, search and test set. p: the "
-    "larger one of two tests whether the method can be the best, times the number of settings; the "
-    "test for all examples like those of the test set is nominal. Collapsed: diverged, or no "
-    "better than a constant prediction."
-)
 AGAIN = "Train it again, and publish it: `clipnoise league publish TASK`."
 
 
@@ -90,12 +88,12 @@ def read_league(folder: Path) -> dict[str, pd.DataFrame]:
         The runs of each task, a row each, by its name.
 
     Raises:
-        UserError: there is no file, one is no such table, or the code that trained a method differs
-            between two of them.
+        UserError: there is no folder, a file is no such table, or the code that trained a method
+            differs between two of them.
     """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder: `clipnoise league publish TASK` makes it.")
     tasks = {path.stem: read_table(path, LEAGUE) for path in sorted(folder.glob("*.parquet"))}
-    if not tasks:
-        raise UserError(f"{folder}: no task is published there: `clipnoise league publish TASK`.")
     first: dict[str, tuple[str, str]] = {}
     for task, runs in tasks.items():
         for label, code in runs[["label", "training_code"]].drop_duplicates().to_numpy():
@@ -131,14 +129,12 @@ def confirmed_runs(runs: pd.DataFrame, panel: str) -> pd.DataFrame:
         panel: that of the confirmation.
 
     Returns:
-        The rows of private methods, with `right`: a bool array of shape (test examples,), or None
-        where a run diverged.
+        Its rows with `right`: a bool array of shape (test examples,), or None where a run diverged.
 
     Raises:
         UserError: the bits are not those of the test examples, or disagree with the accuracy.
     """
     found = where(runs, panel=panel)
-    found = found[found["epsilon"].notna()]
     right = []
     for bits, examples, accuracy, status in zip(
         *(found[name] for name in ("correct", "test_examples", "test_accuracy", "status")),
@@ -157,8 +153,8 @@ def confirmed_runs(runs: pd.DataFrame, panel: str) -> pd.DataFrame:
     return found.assign(right=pd.Series(right, index=found.index, dtype=object))
 
 
-def settings(tasks: Mapping[str, pd.DataFrame]) -> dict[tuple[str, float], Confirmed]:
-    """Return the confirmed runs of each task and ε: the panels whose searches are repeated.
+def confirmations(tasks: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Return the confirmed runs of each task that has some: its panel with repeated searches.
 
     A method without a search belongs to the searches by its seeds, which all methods share.
 
@@ -166,92 +162,159 @@ def settings(tasks: Mapping[str, pd.DataFrame]) -> dict[tuple[str, float], Confi
         tasks: as from `read_league`.
 
     Raises:
-        UserError: a run is missing, or a task has several such panels.
+        UserError: a task has several such panels, or a run is damaged.
     """
-    found: dict[tuple[str, float], Confirmed] = {}
+    found = {}
     for task, runs in tasks.items():
         repeated = runs[runs["search"].notna()]
-        searches = dict(zip(repeated["seed"], repeated["search"].astype(int), strict=True))
-        for (panel,), _ in split(repeated, "panel"):
-            confirmed = confirmed_runs(runs, panel)
-            confirmed = confirmed.assign(search=confirmed["seed"].map(searches))
-            for (text,), part in split(confirmed, "epsilon"):
-                epsilon = float(text)
-                if (task, epsilon) in found:
-                    raise UserError(f"{task}: two panels confirm methods at ε = {epsilon:g}.")
-                level = next(one for one in part["chance"] if one is not None)
-                found[task, epsilon] = gather(part, level.levels["test_accuracy"])
+        panels = list(dict.fromkeys(repeated["panel"]))
+        if len(panels) > 1:
+            raise UserError(f"{task}: several panels repeat searches: {', '.join(panels)}.")
+        if panels:
+            searches = dict(zip(repeated["seed"], repeated["search"].astype(int), strict=True))
+            confirmed = confirmed_runs(runs, panels[0])
+            found[task] = confirmed.assign(search=confirmed["seed"].map(searches))
     return found
 
 
-def league_page(tasks: Mapping[str, pd.DataFrame]) -> str:
-    """Return the page of the league in Markdown.
+@dataclass(frozen=True)
+class MethodOverTasks:
+    """What the tasks that have an ε say of a method that all of them confirmed.
 
-    It has who can be the best at each task and ε, over all of them at one level, and then a table
-    for each panel of each task.
+    Attributes:
+        epsilon, method: which.
+        gain: over DP-SGD, on these tasks taken as a sample of all tasks.
+        p_value: that no other one is better on average; None for fewer tasks than could tell.
+        closed: the share of the privacy gap that it closes, on average over `gaps` tasks; None
+            where no task has a gap.
     """
-    confirmed = settings(tasks)
-    inferred = list(_inferred(confirmed)) if confirmed else []
-    tables = [
-        _table(task, panel, rows)
-        for task, runs in tasks.items()
-        for (panel,), rows in split(runs, "panel")
-    ]
-    return "\n".join([HEAD, *map(to_markdown, [*inferred, *tables])])
+
+    epsilon: float
+    method: str
+    gain: MixedModel
+    p_value: float | None
+    closed: Interval | None
+    gaps: tuple[str, ...]
 
 
-def _inferred(confirmed: Mapping[tuple[str, float], Confirmed]) -> Iterator[ListBlock]:
-    """Yield a table for each task and ε: means, gains over DP-SGD, and who can be the best."""
-    best = who_can_be_best(confirmed, PLACE)
-    gains = {
-        (row["task"], row["epsilon"], row["method"]): row
-        for row in gains_over(confirmed, PLACE, BASELINE).to_dict("records")
-    }
-    for task, epsilon in confirmed:
-        rows = where(best, task=task, epsilon=epsilon)
-        shown = []
-        for row in rows.sort_values("mean", ascending=False).to_dict("records"):
-            gain, together = DASH, DASH
-            over = gains.get((task, epsilon, row["method"]))
-            if over is not None:
-                gain = decimal(100 * over["gain"], 2)
-                ends = (decimal(100 * over[end], 2) for end in ("all_low", "all_high"))
-                together = f"[{', '.join(ends)}]"
-            numbers = (decimal(100 * row["mean"], 2), gain, together)
-            collapsed = f"{row['collapsed']} of {row['runs']}"
-            last = (collapsed, decimal(row["adjusted"], 4), "yes" if row["can_be_best"] else "no")
-            shown.append([row["method"], *numbers, *last])
-        yield ListBlock(
-            title=f"{task}, ε = {epsilon:g}: confirmed",
-            caption=CONFIRMED,
-            heads=CONFIRMED_HEADS,
-            rows=shown,
-            numbers=len(CONFIRMED_HEADS) - 1,
-            notes=[],
-        )
+@dataclass(frozen=True)
+class LeagueFindings:
+    """What the published tasks of the league say; every part is computed once.
+
+    Attributes:
+        tasks: their runs, as from `read_league`.
+    """
+
+    tasks: Mapping[str, pd.DataFrame]
+
+    @cached_property
+    def confirmed(self) -> dict[str, pd.DataFrame]:
+        """The confirmed runs of each task that has some."""
+        return confirmations(self.tasks)
+
+    @cached_property
+    def settings(self) -> dict[tuple[str, float], Confirmed]:
+        """The confirmed runs of private methods, by task and ε."""
+        return {
+            (task, float(text)): _gathered(part)
+            for task, runs in self.confirmed.items()
+            for (text,), part in split(runs[runs["epsilon"].notna()], "epsilon")
+        }
+
+    @cached_property
+    def references(self) -> dict[str, Confirmed]:
+        """Those of the methods without privacy, by task, where there are two or more."""
+        free = {task: runs[runs["epsilon"].isna()] for task, runs in self.confirmed.items()}
+        return {task: _gathered(one) for task, one in free.items() if one["label"].nunique() > 1}
+
+    @cached_property
+    def ceilings(self) -> dict[str, Floats]:
+        """The results without privacy by task, of shape (searches, test examples).
+
+        They are those of the method that is best on validation examples; the test set chooses
+        nothing.
+        """
+        found = {}
+        for task, one in self.references.items():
+            runs = self.confirmed[task]
+            means = runs.assign(score=runs["validation_accuracy"].fillna(0.0)).groupby("label")
+            level = means["score"].mean()
+            best = max(range(len(one.methods)), key=lambda index: level[one.methods[index]])
+            found[task] = one.right[best].mean(axis=1)
+        return found
+
+    @cached_property
+    def best(self) -> pd.DataFrame:
+        """Who can be the best, as from `who_can_be_best`."""
+        return who_can_be_best(self.settings, PLACE)
+
+    @cached_property
+    def gains(self) -> pd.DataFrame:
+        """What methods gain over DP-SGD, as from `gains_over`."""
+        return gains_over(self.settings, PLACE, BASELINE)
+
+    @cached_property
+    def apart(self) -> pd.DataFrame:
+        """The pairs of methods that differ, as from `told_apart`."""
+        return told_apart(self.settings, PLACE)
+
+    @property
+    def needed(self) -> int:
+        """How many searches it takes to exclude a method, over this number of settings."""
+        return units_needed(ALPHA / max(1, len(self.settings)))
+
+    @cached_property
+    def over_tasks(self) -> list[MethodOverTasks]:
+        """What is said over tasks, by ε and method."""
+        budgets = sorted({epsilon for _, epsilon in self.settings})
+        return [one for epsilon in budgets for one in self._over(epsilon)]
+
+    def at(self, epsilon: float) -> dict[str, Confirmed]:
+        """Return the tasks that were confirmed at an ε."""
+        return {task: one for (task, at), one in self.settings.items() if at == epsilon}
+
+    def _over(self, epsilon: float) -> Iterator[MethodOverTasks]:
+        """Yield what is said at one ε, of the methods that all tasks there confirmed.
+
+        A method that passed only some screens was chosen by what it does on these tasks.
+        """
+        at = self.at(epsilon)
+        first, *others = (one.methods for one in at.values())
+        methods = [name for name in first if all(name in each for each in others)]
+        if BASELINE not in methods:
+            return
+        place = {task: [one.methods.index(name) for name in methods] for task, one in at.items()}
+        means = np.array([one.by_search.mean(axis=1)[place[task]] for task, one in at.items()])
+        tell = len(at) >= units_needed(ALPHA)
+        p_values = best_over_tasks(means.T) if tell else [None] * len(methods)
+        gaps = self._gaps(at)
+        for name, p_value in zip(methods, p_values, strict=True):
+            if name == BASELINE:
+                continue
+            rows = where(self.gains, epsilon=epsilon, method=name)
+            rows = rows[rows["error"] > 0]  # equal to DP-SGD in every run, it says nothing of both
+            pairs = [_pair(at[task], name, self.ceilings[task]) for task in gaps]
+            if len(rows):
+                model = mixed_model(rows["gain"].to_numpy(), rows["error"].to_numpy())
+                closed = closed_shares(pairs, 0, 1) if pairs else None
+                yield MethodOverTasks(epsilon, name, model, p_value, closed, gaps)
+
+    def _gaps(self, at: Mapping[str, Confirmed]) -> tuple[str, ...]:
+        """Return the tasks in which privacy costs DP-SGD enough to take shares of it."""
+        pairs = {
+            task: _pair(one, BASELINE, self.ceilings[task])
+            for task, one in at.items()
+            if task in self.ceilings
+        }
+        return tuple(task for task, pair in pairs.items() if has_gap(pair, 1))
 
 
-def _table(task: str, panel: str, runs: pd.DataFrame) -> ListBlock:
-    """Return mean accuracies by method and ε, the best mean rank first."""
-    private = runs[runs["epsilon"].notna()]
-    budgets = sorted(set(private["epsilon"]))
-    score = runs["test_accuracy"].where(runs["status"] == "completed", 0.0)
-    scored = runs.assign(score=score)
-    rows, order = [], []
-    for (label,), cell in split(scored, "label"):
-        means = cell.groupby("epsilon")["score"].mean()
-        free = float(cell["score"].mean()) if cell["epsilon"].isna().all() else math.nan
-        cells = [decimal(100 * float(means.get(e, free)), 2) for e in budgets]
-        diverged = int((cell["status"] != "completed").sum())
-        rows.append([label, *cells, str(diverged), decimal(cell["cpu_seconds"].mean(), 2)])
-        order.append((free >= 0, -free if free >= 0 else -float(means.mean())))
-    ranked = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
-    model = ", ".join(dict.fromkeys(runs["model"]))
-    return ListBlock(
-        title=f"{task}, {panel} ({model})",
-        caption="Mean test accuracy in %, in which a diverged run counts as 0.",
-        heads=["method", *(f"ε = {e:g}" for e in budgets), "diverged", "CPU seconds"],
-        rows=ranked,
-        numbers=len(budgets) + 2,
-        notes=[],
-    )
+def _gathered(runs: pd.DataFrame) -> Confirmed:
+    level = next(one for one in runs["chance"] if one is not None)
+    return gather(runs, level.levels["test_accuracy"])
+
+
+def _pair(one: Confirmed, method: str, ceiling: Floats) -> Gap:
+    """Return a method, DP-SGD, and the ceiling of their task."""
+    both = [one.methods.index(name) for name in (method, BASELINE)]
+    return Gap(one.right[both].mean(axis=2), ceiling)

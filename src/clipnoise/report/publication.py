@@ -10,7 +10,7 @@ import pandas as pd
 
 from clipnoise.report.records import split
 from clipnoise.report.tables import choose_metric
-from clipnoise.studies.columns import PUBLISHED, read_table
+from clipnoise.studies.columns import LEAGUE, PUBLISHED, read_table
 from clipnoise.studies.study import Study
 
 TYPES = {str: "sc:Text", float: "sc:Float", int: "sc:Integer"}
@@ -61,10 +61,17 @@ def run_rows(runs: pd.DataFrame) -> pd.DataFrame:
 def read_published(path: Path) -> pd.DataFrame:
     """Read the Parquet file of a study's results that `clipnoise publish` wrote, a row per run.
 
+    It may be that of a task of the league, from `clipnoise league publish`.
+
     Raises:
         UserError: the file is no such table.
     """
-    return read_table(path, PUBLISHED)
+    found = read_table(path, PUBLISHED, LEAGUE)
+    if "value" in found:
+        return found
+    value = found["test_accuracy"].where(found["status"] == "completed")
+    named = found.rename(columns={"git_commit": "commit"})
+    return named.assign(metric="test_accuracy", value=value, audit="")[list(PUBLISHED)]
 
 
 def croissant(study: Study, name: str, file: bytes) -> dict[str, object]:

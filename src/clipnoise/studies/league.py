@@ -14,6 +14,7 @@ from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import example, method_class, track
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import Panel
+from clipnoise.studies.screening import CONFIRM, screened_panels
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Tune
 
@@ -40,6 +41,20 @@ class LeagueEntry:
     baseline: str
 
 
+def confirmation(task: Study) -> Study:
+    """Return a task of the league with its confirmation alone, as it is without a screen.
+
+    Raises:
+        UserError: the study has no confirmation.
+    """
+    own = task.panels.get(CONFIRM)
+    if own is not None and own.screened_by is None:  # it is lite, which has no screen
+        return task
+    _, named = screened_panels(task.path, CONFIRM)
+    shown = tuple(replace(placed, panels=(CONFIRM,)) for placed in task.report)
+    return replace(task, panels={CONFIRM: replace(named.panel, screened_by=None)}, report=shown)
+
+
 def enter(
     league: Study,
     method: str,
@@ -48,10 +63,10 @@ def enter(
     fixed: Mapping[str, object],
     tune: Mapping[str, object],
 ) -> LeagueEntry:
-    """Plan the study that shows where a method stands: ruleset A, with it and a baseline alone.
+    """Plan the study that shows where a method stands: tuned by the league, with a baseline alone.
 
     Args:
-        league: the league, whole or lite.
+        league: the league, or one of its tasks as from `confirmation`.
         method: its id.
         track: as `track` returns it.
         hyperparameters: all that it has, with values for those that nothing else decides.
@@ -81,11 +96,11 @@ def enter(
         "hyperparameters": {k: v for k, v in spaces.items() if k in (method, baseline)},
     }
     return LeagueEntry(
-        name=f"{method}-{league.name}",
+        name=f"{method}-{league.name.replace('/', '-')}",
         study={
             "title": f"{method} in the league",
-            "description": f"{method} and {baseline}, tuned by ruleset A of docs/league.md on the "
-            f"tasks of the study {league.name}.",
+            "description": f"{method} and {baseline}, tuned alike by docs/league.md on the tasks "
+            f"of the study {league.name}.",
             "scales": "none",
             "defaults": defaults,
             "panels": {
@@ -138,7 +153,7 @@ def _search(
 
 
 def require_data(league: Study, cache: Path) -> None:
-    """Refuse to begin where data of the league, whole or lite, are missing in the cache.
+    """Refuse to begin where data of the league are missing in the cache.
 
     Raises:
         UserError: names them, and the command that fetches them.

@@ -18,6 +18,8 @@ from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import NamedPanel, Panel, StudyFile, expand_panels
 from clipnoise.studies.study import shared_file
 
+CONFIRM = "confirm"  # the panel of a task of the league, and the base that it starts from
+
 
 @dataclass(frozen=True, kw_only=True)
 class Screening:

@@ -284,7 +284,7 @@ def say_what_lacks(ax: Axes, runs: pd.DataFrame, every: Sequence[Series], metric
     remark(ax, incomplete(runs, every, metric))
 
 
-def label_rows(ax: Axes, every: Sequence[Series], *, labels: bool = True) -> None:
+def label_rows(ax: Axes, every: Sequence[Named], *, labels: bool = True) -> None:
     """Give each series a row of its own, from top to bottom, labelled on the left."""
     ax.set_ylim(len(every) - 0.4, -0.6)
     ax.set_yticks(range(len(every)), [one.title if labels else "" for one in every])

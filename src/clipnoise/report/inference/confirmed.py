@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from clipnoise.report.inference.sign_flips import (
 from clipnoise.report.statistics import ALPHA, Interval, exceeds_chance
 
 K = TypeVar("K", bound="tuple[Any, ...]")
+GAIN = ("gain", "error", "search_error", "test_error", "low", "high", "all_low", "all_high")
 
 
 @dataclass(frozen=True)
@@ -48,22 +50,23 @@ class Confirmed:
     diverged: NDArray[np.bool_]
     chance: float
 
-    @property
+    @cached_property
     def accuracy(self) -> Floats:
         """Of shape (methods, searches, seeds); 0, the least there is, where a run diverged."""
         return np.asarray(self.right.mean(axis=3))
 
-    @property
+    @cached_property
     def by_search(self) -> Floats:
         """The mean over the seeds of each search, of shape (methods, searches)."""
         return np.asarray(self.accuracy.mean(axis=2))
 
-    @property
+    @cached_property
     def collapsed(self) -> NDArray[np.bool_]:
         """Which runs diverged or ended no better than a constant prediction."""
         examples = self.right.shape[3]
-        learned = np.vectorize(lambda one: exceeds_chance(one, self.chance, ACCURACY, examples))
-        return np.asarray(self.diverged | ~learned(self.accuracy).astype(bool))
+        seen, places = np.unique(self.accuracy, return_inverse=True)
+        learned = [exceeds_chance(one, self.chance, ACCURACY, examples) for one in seen]
+        return np.asarray(self.diverged | ~np.array(learned)[places].reshape(self.diverged.shape))
 
     def components(self) -> Components:
         """Return the variances of searches and test examples."""
@@ -211,17 +214,10 @@ def gains_over(
             }
             for index, interval in together.items()
         ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=[*names, "method", *GAIN])
 
 
 def _columns(one: EstimatedGain, together: Interval) -> dict[str, float]:
-    return {
-        "gain": one.mean,
-        "error": one.error,
-        "search_error": one.search_error,
-        "test_error": one.test_error,
-        "low": one.interval.low,
-        "high": one.interval.high,
-        "all_low": together.low,
-        "all_high": together.high,
-    }
+    ends = (one.interval.low, one.interval.high, together.low, together.high)
+    values = (one.mean, one.error, one.search_error, one.test_error, *ends)
+    return dict(zip(GAIN, values, strict=True))

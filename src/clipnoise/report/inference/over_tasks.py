@@ -13,6 +13,8 @@ from clipnoise.report.inference.sign_flips import Floats, best_p_values
 from clipnoise.report.statistics import LEVEL, Interval
 
 RESAMPLES = 2000
+LEAST_GAP = 0.02  # below it, a share says nothing of use
+SURE = 3.0  # standard errors: a dozen such gaps are all positive in 97.5% of resamples
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,8 @@ def closed_shares(
     The share is (method − baseline) / (ceiling − baseline). Each resample draws it whole: searches
     with replacement, the same for all private methods, and the test examples, the same for all. So
     the gap is not taken as known. The interval holds the middle 95% of resamples. It is wide, and
-    without an end if need be, where the gap of a task is not sure to be positive: such a task says
-    nothing, and is better left out, which the caller decides before and says.
+    without an end if need be, where the gap of a task is not sure to be positive: `has_gap` says
+    which tasks are better left out.
 
     Args:
         tasks: the gaps, which are fixed: no new task is meant.
@@ -143,6 +145,20 @@ def closed_shares(
         float(np.quantile(np.where(lost, -np.inf, drawn), low, method="nearest")),
         float(np.quantile(np.where(lost, np.inf, drawn), high, method="nearest")),
     )
+
+
+def has_gap(task: Gap, baseline: int, *, resamples: int = RESAMPLES, seed: int = 0) -> bool:
+    """Return whether privacy costs a baseline two points, and three standard errors, at least.
+
+    Args:
+        task: the gap.
+        baseline: the position of the baseline.
+        resamples: how many are drawn for the standard error.
+        seed: of the draws.
+    """
+    _, base, top = _redrawn(task, baseline, baseline, resamples, np.random.default_rng(seed))
+    gap = top - base
+    return bool(gap[0] >= max(LEAST_GAP, SURE * gap[1:].std()))
 
 
 def _redrawn(

@@ -1,0 +1,421 @@
+"""The page of the league, from its published files: in Markdown, and as a PDF with figures."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from clipnoise.report.blocks import FigureBlock, ListBlock, TextBlock
+from clipnoise.report.export import text_to_markdown, to_markdown
+from clipnoise.report.figures import canvas, league
+from clipnoise.report.formats import DASH, count, decimal, listing
+from clipnoise.report.inference.confirmed import Confirmed
+from clipnoise.report.inference.over_tasks import LEAST_GAP, SURE
+from clipnoise.report.inference.sign_flips import units_needed
+from clipnoise.report.league import BASELINE, LeagueFindings, MethodOverTasks
+from clipnoise.report.league_papers import claims_block
+from clipnoise.report.pdf import typeset
+from clipnoise.report.records import split, where
+from clipnoise.report.statistics import ALPHA, Interval
+
+Part = TextBlock | ListBlock | FigureBlock
+TITLE = "The league, task by task"
+HEAD = (
+    f"# {TITLE}\n\nPrinted by `clipnoise league` from the published file of each task. "
+    "[The protocol](../../league.md) says how they were trained. Until enough tasks are published, "
+    "[the answer of version 2](../../league-results.md) stands.\n"
+)
+TASKS_NEEDED = units_needed(ALPHA)
+NO_INTERVAL = {1: "for anything", 2: "for a new one"}  # by the number of tasks at one ε
+MOST = 8  # gains that are named one by one
+CONFIRMED_HEADS = (
+    *("method", "accuracy", "gain", "alone", "together", "better than", "worse than"),
+    *("collapsed", "time", "p", "can be best"),
+)
+CONFIRMED = (
+    "Accuracy is in %, over searches and seeds; that of a run that diverged is 0. The gain over "
+    "DP-SGD is in points, with the 95% interval of this gain alone, and with the one that holds "
+    "together with those of all methods, tasks and budgets. Both contain seeds, search and test "
+    "set, and are nominal.",
+    "Better and worse than: from how many methods it is told apart, on these test examples, at one "
+    "level over all pairs and settings.",
+    "Collapsed: diverged, or no better than a constant prediction.",
+    "Time: processor time in steps over that of DP-SGD, the median of runs.",
+    "p: the larger one of two tests whether the method can be the best, times the number of "
+    "settings. The test for all examples like those of the test set is nominal.",
+)
+OVER_HEADS = ("method", "gain", "mean", "new task", "spread", "p", "closed", "95%")
+OVER = (
+    "Gain: what is expected over DP-SGD on a task, in points, with its 95% interval (mean) and the "
+    "interval in which the gain on a new task lies. The tasks are taken as a sample of all tasks. "
+    "Spread: the standard deviation of gains from task to task. p: whether the method can be the "
+    "best on average.",
+    "Closed: how much of what privacy costs DP-SGD the method wins back, in % on average over "
+    "tasks, with an interval in which the gap is drawn again, its ceiling and DP-SGD with it. The "
+    "ceiling of a task is that of SGD and Adam without privacy which is best on validation "
+    "examples. Each interval holds by itself.",
+)
+
+
+def league_page(found: LeagueFindings, planned: Mapping[str, str]) -> str:
+    """Return the page of the league in Markdown.
+
+    Args:
+        found: what the published tasks say.
+        planned: the titles of all tasks, by their names.
+    """
+    shown = (one for one in parts(found, planned) if not isinstance(one, FigureBlock))
+    texts = (
+        text_to_markdown(one) if isinstance(one, TextBlock) else to_markdown(one) for one in shown
+    )
+    return "\n".join([HEAD, *texts])
+
+
+def league_pdf(found: LeagueFindings, planned: Mapping[str, str], template: Path) -> bytes:
+    """Return the page of the league as PDF, with figures; arguments as for `league_page`.
+
+    Raises:
+        UserError: the template is missing or does not compile.
+    """
+    with tempfile.TemporaryDirectory() as folder, canvas.look():
+        images = {}
+        for name, figure in league.figures(found).items():
+            images[name] = Path(folder, name)
+            images[name].write_bytes(canvas.to_svg(figure))
+        content = {"title": TITLE, "name": "league", "parts": list(parts(found, planned))}
+        return typeset(content, template, images)
+
+
+def parts(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[Part]:
+    """Yield all that the page shows, in order."""
+    yield TextBlock(head="What is published", paragraphs=list(_published(found, planned)))
+    yield _tasks(found, planned)
+    if found.settings:
+        yield TextBlock(head="What these tasks show", paragraphs=list(_shown(found)))
+        yield _who(found)
+    yield TextBlock(head="What cannot be told", paragraphs=list(_untold(found)))
+    yield claims_block(found)
+    yield from _over_tasks(found)
+    if found.settings:
+        yield TextBlock(head="How to read the tables of tasks", paragraphs=CONFIRMED)
+    for task, runs in found.tasks.items():
+        yield TextBlock(head=planned.get(task, task), paragraphs=[])
+        if task in found.confirmed:
+            yield league.gains_block(task)
+        for at in (one for one in found.settings if one[0] == task):
+            yield _confirmed(found, *at)
+        for (panel,), rows in split(runs, "panel"):
+            if task not in found.confirmed or panel not in set(found.confirmed[task]["panel"]):
+                yield _screen(task, panel, rows)
+
+
+def _published(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[str]:
+    missing = [task for task in planned if task not in found.tasks]
+    of_league = [task for task in planned if task in found.tasks]
+    beside = [task for task in found.tasks if task not in planned]
+    names = f": {listing(of_league)}" if of_league else ""
+    yield (
+        f"Of {count(len(planned), 'task')} of the league, {len(of_league) or 'none'} "
+        f"{_is(len(of_league))} published{names}."
+    )
+    if missing:
+        yield f"Missing: {listing(missing)}. Nothing is said of {_them(len(missing))} here."
+    if beside:
+        yield f"Published, but no task of the league: {listing(beside)}."
+    screened = [task for task in found.tasks if task not in found.confirmed]
+    if screened:
+        yield (
+            f"Only the screen of {listing(screened)} is published. A screen chooses which methods "
+            "are confirmed; it is not tested."
+        )
+
+
+def _is(number: int) -> str:
+    return "is" if number < 2 else "are"
+
+
+def _them(number: int) -> str:
+    return "it" if number == 1 else "them"
+
+
+def _tasks(found: LeagueFindings, planned: Mapping[str, str]) -> ListBlock:
+    rows = []
+    for task in dict.fromkeys([*planned, *found.tasks]):
+        about = planned.get(task, task)
+        if task not in found.tasks:
+            rows.append([task, about, "not published", *[DASH] * 5])
+            continue
+        runs = found.tasks[task]
+        budgets = sorted(set(runs["epsilon"].dropna()))
+        confirmed = found.confirmed.get(task)
+        methods = DASH if confirmed is None else str(len(_private(confirmed)))
+        state = "screened" if confirmed is None else "confirmed"
+        numbers = [f"{len(runs):,}", decimal(runs["cpu_seconds"].sum() / 60, 1)]
+        examples = f"{int(runs['test_examples'].max()):,}"
+        shown = ", ".join(f"{one:g}" for one in budgets)
+        rows.append([task, about, state, shown, examples, methods, *numbers])
+    return ListBlock(
+        title="Tasks",
+        caption="Confirmed: how many private methods are. Runs and minutes of processor time in "
+        "steps are those of reported runs, without searches.",
+        heads=("task", "about", "state", "ε", "test examples", "confirmed", "runs", "minutes"),
+        rows=rows,
+        numbers=5,
+        notes=[],
+    )
+
+
+def _private(runs: pd.DataFrame) -> list[str]:
+    return list(dict.fromkeys(runs.loc[runs["epsilon"].notna(), "label"]))
+
+
+def _place(row: pd.Series) -> str:
+    return f"{row['task']} at ε = {row['epsilon']:g}"
+
+
+def _shown(found: LeagueFindings) -> Iterator[str]:
+    """Yield in sentences what tests and intervals show."""
+    best, settings = found.best, len(found.settings)
+    yield (
+        f"There {_is(settings)} {count(settings, 'setting')}, a task at one ε each. Tests, and "
+        "intervals that are called together, hold over all of them at one level of 5%. With more "
+        "tasks they ask for more."
+    )
+    out = best[~best["can_be_best"]]
+    left = best[best["can_be_best"]].groupby(["task", "epsilon"], sort=False)
+    without = [_place(row) for _, row in where(out, method=BASELINE).iterrows()]
+    some = len(out.drop_duplicates(["task", "epsilon"]))
+    yield (
+        f"In {some} of them some method is shown not to be the best, and DP-SGD in "
+        f"{len(without) or 'none'}" + (f": {listing(without)}." if without else ".")
+    )
+    alone = [rows.iloc[0] for _, rows in left if len(rows) == 1]
+    names = [f"{row['method']} on {_place(row)}" for row in alone]
+    yield f"A single method is left as the best in {len(alone) or 'none'}" + (
+        f": {listing(names)}." if names else "."
+    )
+    above = found.gains[found.gains["all_low"] > 0].sort_values("gain", ascending=False)
+    below = found.gains[found.gains["all_high"] < 0].sort_values("gain")
+    yield _gains("Shown to be better than DP-SGD, by intervals that hold together", above)
+    yield _gains("Shown to be worse", below)
+    by_method = best.groupby("method", sort=False)[["collapsed", "runs"]].sum()
+    bad = by_method[by_method["collapsed"] > 0].sort_values(
+        "collapsed", ascending=False, kind="stable"
+    )
+    named = [f"{row.Index} {row.collapsed} of {row.runs}" for row in bad.itertuples()]
+    yield (
+        f"Of {best['runs'].sum():,} confirmed runs {best['collapsed'].sum():,} collapsed"
+        + (f": {listing(named)}." if named else ".")
+    )
+
+
+def _gains(words: str, rows: pd.DataFrame) -> str:
+    said = [
+        f"{row['method']} on {_place(row)}, {_points(row, 'gain', 'all_low', 'all_high')}"
+        for _, row in rows.head(MOST).iterrows()
+    ]
+    more = f"; {len(rows) - MOST} more are in the tables below" if len(rows) > MOST else ""
+    return f"{words}: {'; '.join(said)}{more}." if said else f"{words}: none."
+
+
+def _points(row: pd.Series, *names: str) -> str:
+    value, low, high = (decimal(100 * row[name], 2) for name in names)
+    return f"{value} [{low}, {high}]"
+
+
+def _who(found: LeagueFindings) -> ListBlock:
+    rows = []
+    for task, epsilon in found.settings:
+        here = where(found.best, task=task, epsilon=epsilon).sort_values("mean", ascending=False)
+        named = [
+            ", ".join(here.loc[here["can_be_best"] == can, "method"]) or "none"
+            for can in (True, False)
+        ]
+        rows.append([task, f"{epsilon:g}", *named])
+    return ListBlock(
+        title="Who can be the best",
+        caption="The highest mean comes first. A method that is not excluded is not shown to be "
+        "as good as the best.",
+        heads=("task", "ε", "can be the best", "shown not to be"),
+        rows=rows,
+        numbers=0,
+        notes=[],
+    )
+
+
+def _untold(found: LeagueFindings) -> Iterator[str]:
+    """Yield in sentences what the published tasks do not say."""
+    settings = found.settings
+    if not settings:
+        yield "No task is confirmed, so nothing is tested, and no method is called good here."
+    few = [key for key, one in settings.items() if one.by_search.shape[1] < found.needed]
+    if few:
+        yield (
+            f"Sign flips over {count(len(settings), 'setting')} exclude nothing with fewer than "
+            f"{found.needed} searches. {listing([f'{task} at ε = {e:g}' for task, e in few])} "
+            f"{'has' if len(few) == 1 else 'have'} fewer: there every method can be the best, "
+            "whatever it reached."
+        )
+    open_ = [
+        f"{task} at ε = {epsilon:g}"
+        for task, epsilon in settings
+        if where(found.best, task=task, epsilon=epsilon)["can_be_best"].all()
+    ]
+    if open_:
+        yield (
+            f"No method is excluded on {listing(open_)}. This does not show that methods are "
+            "alike: differences may be too small for the number of searches."
+        )
+    pairs = sum(math.comb(len(one.methods), 2) for one in settings.values())
+    if pairs:
+        yield (
+            f"Of {count(pairs, 'pair')} of methods in all settings, {len(found.apart) or 'none'} "
+            f"{_is(len(found.apart))} told apart. The others are not shown to be equal."
+        )
+    tasks = {
+        epsilon: len(found.at(epsilon)) for _, epsilon in sorted(settings, key=lambda at: at[1])
+    }
+    few_tasks = [
+        f"at ε = {epsilon:g}, with {count(number, 'task')}, {NO_INTERVAL[number]}"
+        for epsilon, number in tasks.items()
+        if number in NO_INTERVAL
+    ]
+    if few_tasks:
+        yield f"Over tasks there is no interval {'; none '.join(few_tasks)}."
+    if settings and max(tasks.values()) < TASKS_NEEDED:
+        yield f"Over fewer than {TASKS_NEEDED} tasks at one ε no test can exclude a method."
+    yield "ε is that of one training run. It does not include the search."
+
+
+def _over_tasks(found: LeagueFindings) -> Iterator[Part]:
+    if not found.over_tasks:
+        return
+    yield TextBlock(head="Over tasks", paragraphs=OVER)
+    yield league.over_tasks_block()
+    if any(one.closed for one in found.over_tasks):
+        yield league.closed_block()
+    budgets = dict.fromkeys(one.epsilon for one in found.over_tasks)
+    for epsilon in budgets:
+        yield _over(found, epsilon, [one for one in found.over_tasks if one.epsilon == epsilon])
+
+
+def _over(found: LeagueFindings, epsilon: float, every: list[MethodOverTasks]) -> ListBlock:
+    rows = [
+        [
+            one.method,
+            decimal(100 * one.gain.mean.mean, 2),
+            _ends(one.gain.mean),
+            _ends(one.gain.new_task),
+            decimal(100 * one.gain.spread, 2),
+            DASH if one.p_value is None else decimal(one.p_value, 4),
+            DASH if one.closed is None else decimal(100 * one.closed.mean, 1),
+            DASH if one.closed is None else _ends(one.closed, 1),
+        ]
+        for one in sorted(every, key=lambda one: -one.gain.mean.mean)
+    ]
+    at, gaps = found.at(epsilon), every[0].gaps
+    notes = [f"Gains over {listing([*at])}."]
+    if gaps:
+        notes.append(f"Closed shares over {listing([*gaps])}.")
+    small = [task for task in at if task not in gaps]
+    if small:
+        notes.append(
+            f"No share is taken of {listing(small)}, where privacy costs DP-SGD less than "
+            f"{100 * LEAST_GAP:g} points or {SURE:g} standard errors, or results without privacy "
+            "are not published."
+        )
+    some = {name for one in at.values() for name in one.methods} - {one.method for one in every}
+    left = sorted(some - {BASELINE})
+    if left:
+        notes.append(
+            f"Left out, because not all of these tasks confirmed them: {listing(left)}. A method "
+            "that passes some screens is chosen by what it does on these tasks."
+        )
+    return ListBlock(
+        title=f"Over tasks, ε = {epsilon:g}",
+        caption="",
+        heads=OVER_HEADS,
+        rows=rows,
+        numbers=len(OVER_HEADS) - 1,
+        notes=notes,
+    )
+
+
+def _ends(interval: Interval, decimals: int = 2) -> str:
+    if math.isnan(interval.low):
+        return DASH
+    return f"[{decimal(100 * interval.low, decimals)}, {decimal(100 * interval.high, decimals)}]"
+
+
+def _confirmed(found: LeagueFindings, task: str, epsilon: float) -> ListBlock:
+    """Return the table of a task at one ε: means, gains over DP-SGD, and who can be the best."""
+    place = {"task": task, "epsilon": epsilon}
+    gains = {row["method"]: row for row in where(found.gains, **place).to_dict("records")}
+    pairs, times = where(found.apart, **place), _times(found.confirmed[task], epsilon)
+    rows = []
+    for row in where(found.best, **place).sort_values("mean", ascending=False).to_dict("records"):
+        method, over = row["method"], gains.get(row["method"])
+        gain = [DASH] * 3 if over is None else [
+            decimal(100 * over["gain"], 2),
+            _ends(Interval(over["gain"], over["low"], over["high"])),
+            _ends(Interval(over["gain"], over["all_low"], over["all_high"])),
+        ]  # fmt: skip
+        apart = [str(int((pairs[side] == method).sum())) for side in ("better", "worse")]
+        collapsed = f"{row['collapsed']} of {row['runs']}"
+        last = [decimal(times.get(method, math.nan), 2), decimal(row["adjusted"], 4)]
+        can = "yes" if row["can_be_best"] else "no"
+        rows.append([method, decimal(100 * row["mean"], 2), *gain, *apart, collapsed, *last, can])
+    if task in found.references:
+        rows += _references(found.references[task])
+    return ListBlock(
+        title=f"{task}, ε = {epsilon:g}: confirmed",
+        caption="",
+        heads=CONFIRMED_HEADS,
+        rows=rows,
+        numbers=len(CONFIRMED_HEADS) - 1,
+        notes=[],
+    )
+
+
+def _times(runs: pd.DataFrame, epsilon: float) -> Mapping[str, float]:
+    """Return by method the median processor time of its runs over that of DP-SGD."""
+    median = where(runs, epsilon=epsilon).groupby("label")["cpu_seconds"].median()
+    return dict(median / median.get(BASELINE, math.nan))
+
+
+def _references(one: Confirmed) -> Iterable[list[str]]:
+    """Yield rows of the methods without privacy."""
+    for index, method in enumerate(one.methods):
+        accuracy = decimal(100 * float(one.accuracy[index].mean()), 2)
+        collapsed = f"{int(one.collapsed[index].sum())} of {one.collapsed[index].size}"
+        yield [f"{method} (non-private)", accuracy, *[DASH] * 5, collapsed, *[DASH] * 3]
+
+
+def _screen(task: str, panel: str, runs: pd.DataFrame) -> ListBlock:
+    """Return mean accuracies by method and ε, the best mean rank first."""
+    private = runs[runs["epsilon"].notna()]
+    budgets = sorted(set(private["epsilon"]))
+    score = runs["test_accuracy"].where(runs["status"] == "completed", 0.0)
+    scored = runs.assign(score=score)
+    rows, order = [], []
+    for (label,), cell in split(scored, "label"):
+        means = cell.groupby("epsilon")["score"].mean()
+        free = float(cell["score"].mean()) if cell["epsilon"].isna().all() else math.nan
+        cells = [decimal(100 * float(means.get(e, free)), 2) for e in budgets]
+        diverged = int((cell["status"] != "completed").sum())
+        rows.append([label, *cells, str(diverged), decimal(cell["cpu_seconds"].mean(), 2)])
+        order.append((free >= 0, -free if free >= 0 else -float(means.mean())))
+    ranked = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
+    model = ", ".join(dict.fromkeys(runs["model"]))
+    return ListBlock(
+        title=f"{task}, {panel} ({model})",
+        caption="Mean test accuracy in %, in which a diverged run counts as 0.",
+        heads=["method", *(f"ε = {e:g}" for e in budgets), "diverged", "CPU seconds"],
+        rows=ranked,
+        numbers=len(budgets) + 2,
+        notes=[],
+    )

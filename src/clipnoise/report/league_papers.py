@@ -1,0 +1,109 @@
+"""What the league's published tasks show of the claims of the papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from clipnoise.report.blocks import ListBlock
+from clipnoise.report.formats import DASH, count, decimal
+from clipnoise.report.inference.confirmed import gains_over
+from clipnoise.report.inference.over_tasks import mixed_model
+from clipnoise.report.inference.sign_flips import units_needed
+from clipnoise.report.league import PLACE, LeagueFindings
+from clipnoise.report.records import where
+from clipnoise.report.statistics import ALPHA
+
+
+@dataclass(frozen=True)
+class PairClaim:
+    """A claim that one confirmed method is better than another one.
+
+    Attributes:
+        paper: a short name.
+        says: what it claims, and where.
+        better, worse: the methods.
+    """
+
+    paper: str
+    says: str
+    better: str
+    worse: str
+
+
+CLAIMS = (
+    PairClaim(
+        *("DP-AdamBC", "bias correction improves DP-Adam, though not on images (section 5)"),
+        *("dp-adambc", "dp-adam"),
+    ),
+    PairClaim("DP-PMLF", "it outperforms DP-SGD (appendix)", "dp-pmlf", "dp-sgd"),
+    PairClaim(
+        *("Design principles", "scale-then-privatize improves on post-processing (section 5.2)"),
+        *("stp-adam", "dp-adam"),
+    ),
+    PairClaim(
+        *("Design principles", "independent moments do worse than post-processing (section 5.2)"),
+        *("dp-adam", "ime-adam"),
+    ),
+)
+WITHOUT = (
+    "AdaDPS, the fourth paper, needs side information. No task of this track has any, so nothing "
+    "is seen of it here."
+)
+HEADS = ("paper", "claim", "compared", "settings", "seen", "opposite", "gain over tasks")
+
+
+def claims_block(found: LeagueFindings) -> ListBlock:
+    """Return in how many settings each claim is seen, and what the tasks say of it together."""
+    rows = []
+    for claim in CLAIMS:
+        both = {claim.better, claim.worse}
+        settings = sum(both <= {*one.methods} for one in found.settings.values())
+        ways = ((claim.better, claim.worse), (claim.worse, claim.better))
+        seen = [len(where(found.apart, better=first, worse=last)) for first, last in ways]
+        compared = f"{claim.better} over {claim.worse}"
+        gain = _over_tasks(found, claim) or DASH
+        rows.append([claim.paper, claim.says, compared, *map(str, (settings, *seen)), gain])
+    needed = units_needed(ALPHA)
+    most = max((len(found.at(epsilon)) for _, epsilon in found.settings), default=0)
+    notes = [WITHOUT]
+    if most < needed:
+        shown = (
+            f"no ε has more than {count(most, 'confirmed task')}"
+            if most
+            else "no task is confirmed"
+        )
+        notes.insert(
+            0,
+            f"Too little is published to judge a claim about methods in general: {shown}, and "
+            f"{needed} are needed for a test over tasks.",
+        )
+    return ListBlock(
+        title="What papers claim, and what was seen here",
+        caption="Settings: in how many both methods are confirmed. Seen: in how many the pair is "
+        "told apart as the paper says, and opposite: the other way round; the rest is not told. "
+        "Gain over tasks: what the first is expected to have over the second on a task, in points, "
+        "with its 95% interval, each by itself. The tasks are not those of the papers.",
+        heads=HEADS,
+        rows=rows,
+        numbers=4,
+        notes=notes,
+    )
+
+
+def _over_tasks(found: LeagueFindings, claim: PairClaim) -> str:
+    """Return the expected gain at each ε that has two tasks or more, in words."""
+    gains = where(gains_over(found.settings, PLACE, claim.worse), method=claim.better)
+    gains = gains[gains["error"] > 0]  # where all runs are equal, neither is better
+    return "; ".join(
+        f"ε = {epsilon:g}: {_expected(gains[gains['epsilon'] == epsilon])}"
+        for epsilon in sorted(set(gains["epsilon"]))
+        if (gains["epsilon"] == epsilon).sum() > 1
+    )
+
+
+def _expected(gains: pd.DataFrame) -> str:
+    mean = mixed_model(gains["gain"].to_numpy(), gains["error"].to_numpy()).mean
+    value, low, high = (decimal(100 * one, 2) for one in (mean.mean, mean.low, mean.high))
+    return f"{value} [{low}, {high}]"

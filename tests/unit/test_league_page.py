@@ -1,0 +1,250 @@
+"""The page of the league says what the published files show, and what they do not."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pypdf
+import pytest
+from league_data import confirmed, published, row
+
+from clipnoise.cli import main
+from clipnoise.cli.league import FOLDER, titles
+from clipnoise.errors import UserError
+from clipnoise.report.league import LeagueFindings, read_league
+from clipnoise.report.league_page import league_page, league_pdf
+from clipnoise.run.correctness import packed
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / "reports" / "templates" / "league.typ"
+BETTER = {"disk": 0.84, "dp-lion": 0.65, "dp-sgd": 0.7}
+PLANNED = {"adult": "Adult", "compas": "COMPAS", "digits": "digits"}
+
+
+def found(folder: Path, **tasks: list[dict[str, Any]]) -> LeagueFindings:
+    return LeagueFindings(read_league(published(folder, **tasks)))
+
+
+def rows(page: str, title: str) -> list[list[str]]:
+    """Return the cells of a table by its title, without its heads."""
+    table = page.split(f"### {title}\n")[1].split("\n#")[0]
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+def test_the_page_has_a_table_for_each_screen_with_the_best_method_first(tmp_path: Path) -> None:
+    once: dict[str, Any] = {"panel": "screen", "search": None}
+    runs = [
+        row(**once, test_accuracy=0.5),
+        row("disk", **once, test_accuracy=0.75),
+        row("disk", **once, seed=2, status="diverged", test_accuracy=None),
+        row("sgd", **once, claim="non-private", epsilon=None, test_accuracy=0.9),
+    ]
+    page = league_page(found(tmp_path, adult=runs), PLANNED)
+    table = rows(page, "adult, screen (logistic)")
+    assert [cells[:3] for cells in table] == [
+        ["dp-sgd", "50.00", "0"],
+        ["disk", "37.50", "1"],
+        ["sgd", "90.00", "0"],
+    ]
+    assert "Only the screen of adult is published." in page
+    assert "No task is confirmed, so nothing is tested" in page
+
+
+def test_without_files_the_page_names_all_tasks_as_missing(tmp_path: Path) -> None:
+    page = league_page(found(tmp_path), PLANNED)
+    assert "Of 3 tasks of the league, none is published." in page
+    assert "Missing: adult, compas and digits." in page
+    assert [cells[2] for cells in rows(page, "Tasks")] == ["not published"] * 3
+
+
+def test_the_page_says_who_can_be_the_best(tmp_path: Path) -> None:
+    page = league_page(found(tmp_path, adult=confirmed(BETTER)), PLANNED)
+    table = rows(page, "adult, ε = 3: confirmed")
+    assert [(cells[0], cells[-1]) for cells in table] == [
+        ("disk", "yes"),
+        ("dp-sgd", "no"),
+        ("dp-lion", "no"),
+    ]
+    first, base, last = table
+    assert float(first[1]) - float(base[1]) == pytest.approx(float(first[2]), abs=0.011)
+    assert [cells[5:8] for cells in table] == [
+        ["2", "0", "0 of 24"],
+        ["1", "1", "0 of 24"],
+        ["0", "2", "0 of 24"],
+    ]
+    assert rows(page, "Who can be the best") == [["adult", "3", "disk", "dp-sgd, dp-lion"]]
+    assert "left as the best in 1: disk on adult at ε = 3." in page
+    assert f"by intervals that hold together: disk on adult at ε = 3, {first[2]} " in page
+    assert f"Shown to be worse: dp-lion on adult at ε = 3, {last[2]} " in page
+    assert "Over tasks there is no interval at ε = 3, with 1 task, for anything." in page
+    assert "Missing: compas and digits." in page
+
+
+def test_a_gain_alone_has_a_narrower_interval_than_together_with_others(tmp_path: Path) -> None:
+    page = league_page(found(tmp_path, adult=confirmed(BETTER)), PLANNED)
+    for cells in rows(page, "adult, ε = 3: confirmed"):
+        if cells[0] != "dp-sgd":
+            alone, together = (
+                [float(one.replace("−", "-")) for one in re.findall(r"[−\d.]+", cell)]
+                for cell in cells[3:5]
+            )
+            assert together[0] < alone[0] < float(cells[2].replace("−", "-")) < alone[1]
+            assert alone[1] < together[1]
+
+
+def test_a_collapsed_run_is_counted_and_compared(tmp_path: Path) -> None:
+    runs = confirmed({"dp-sgd": 0.8, "disk": 0.8})
+    runs[0] |= {"status": "diverged", "correct": None, "test_accuracy": None}
+    half = np.arange(500) % 2 > 0
+    runs[1] |= {"correct": packed(half), "test_accuracy": 0.5}
+    findings = found(tmp_path, adult=runs)
+    assert "Of 48 confirmed runs 2 collapsed: dp-sgd 2 of 24." in league_page(findings, PLANNED)
+    accuracy = findings.settings["adult", 3.0].accuracy[0]
+    assert (accuracy[0, 0], accuracy[0, 1]) == (0, 0.5)
+
+
+def test_too_few_searches_are_said_to_exclude_nothing(tmp_path: Path) -> None:
+    runs = confirmed(BETTER, epsilons=(3.0, 8.0), searches=6)
+    page = league_page(found(tmp_path, adult=runs), PLANNED)
+    assert {cells[-1] for cells in rows(page, "adult, ε = 8: confirmed")} == {"yes"}
+    said = "over 2 settings exclude nothing with fewer than 7 searches. adult at ε = 3 and adult at"
+    assert said in page
+
+
+def test_over_tasks_only_methods_that_all_of_them_confirmed_are_judged(tmp_path: Path) -> None:
+    runs = {
+        task: confirmed({**BETTER, extra: 0.8}, seed=seed)
+        for seed, (task, extra) in enumerate(
+            zip(PLANNED, ("dp-sat", "dp-sat", "fiber"), strict=True)
+        )
+    }
+    findings = found(tmp_path, **runs)
+    page = league_page(findings, PLANNED)
+    table = rows(page, "Over tasks, ε = 3")
+    assert [cells[0] for cells in table] == ["disk", "dp-lion"]
+    assert float(table[0][1]) == pytest.approx(14, abs=2)
+    assert "because not all of these tasks confirmed them: dp-sat and fiber." in page
+    assert "No share is taken of adult, compas and digits" in page  # there is no ceiling
+    low, high = re.findall(r"[−\d.]+", table[0][2])
+    assert 0 < float(low) < float(table[0][1]) < float(high)
+    assert "Over fewer than 6 tasks at one ε no test can exclude a method." in page
+
+
+def test_what_papers_claim_is_counted_where_both_methods_are_confirmed(tmp_path: Path) -> None:
+    level = {"dp-sgd": 0.7, "dp-adam": 0.7, "stp-adam": 0.85, "ime-adam": 0.85}
+    runs = {"adult": confirmed(level), "compas": confirmed({**level, "dp-adam": 0.95}, seed=1)}
+    title = "What papers claim, and what was seen here"
+    page = league_page(found(tmp_path, **runs), PLANNED)
+    counts = {cells[2]: tuple(map(int, cells[3:6])) for cells in rows(page, title)}
+    assert counts == {
+        "dp-adambc over dp-adam": (0, 0, 0),
+        "dp-pmlf over dp-sgd": (0, 0, 0),
+        "stp-adam over dp-adam": (2, 1, 1),
+        "dp-adam over ime-adam": (2, 1, 1),
+    }
+    gains = [cells[6] for cells in rows(page, title)]
+    assert gains[:2] == ["–", "–"]
+    assert float(gains[2].split(": ")[1].split()[0]) == pytest.approx(2.5, abs=2)
+    assert "Too little is published to judge a claim" in page
+    assert "no ε has more than 2 confirmed tasks, and 6 are needed" in page
+
+
+def test_six_tasks_can_exclude_methods_over_tasks(tmp_path: Path) -> None:
+    runs = {f"task{n}": confirmed(BETTER, seed=n, searches=6, examples=200) for n in range(6)}
+    findings = found(tmp_path, **runs)
+    p_values = {one.method: one.p_value for one in findings.over_tasks}
+    assert p_values == {"disk": 1, "dp-lion": 2**-5}  # all six tasks agree
+
+
+def test_validation_examples_choose_the_ceiling_and_who_reaches_it_closes_the_gap(
+    tmp_path: Path,
+) -> None:
+    runs = confirmed({"dp-sgd": 0.6, "disk": 0.9, "sgd": 0.95, "adam": 0.9})
+    for one in runs:
+        if one["label"] == "sgd":
+            one["validation_accuracy"] = 0.5
+    bits = [one["correct"] for one in runs if one["label"] == "disk"]
+    same = iter(zip(bits, (one for one in runs if one["label"] == "adam"), strict=True))
+    accuracies = {one["correct"]: one["test_accuracy"] for one in runs}
+    for correct, one in same:
+        one |= {"correct": correct, "test_accuracy": accuracies[correct]}
+    findings = found(tmp_path, adult=runs)
+    (disk,) = findings.over_tasks
+    assert disk.gaps == ("adult",)
+    assert disk.closed is not None
+    assert disk.closed.mean == pytest.approx(1)
+    names = [cells[0] for cells in rows(league_page(findings, PLANNED), "adult, ε = 3: confirmed")]
+    assert names == ["disk", "dp-sgd", "sgd (non-private)", "adam (non-private)"]
+
+
+def test_a_task_without_a_gap_has_no_share(tmp_path: Path) -> None:
+    level = dict.fromkeys(("dp-sgd", "disk", "sgd", "adam"), 0.8)
+    findings = found(tmp_path, adult=confirmed(level, spread=0.0))
+    assert [one.closed for one in findings.over_tasks] == [None]
+
+
+def test_a_method_without_a_search_is_paired_with_the_others_by_its_seeds(tmp_path: Path) -> None:
+    runs = read_league(published(tmp_path, adult=confirmed({"disk": 0.8, "other": 0.7})))["adult"]
+    without = runs.assign(search=runs["search"].where(runs["label"] != "other"))
+    (whole,), (one,) = (
+        LeagueFindings({"adult": each}).settings.values() for each in (runs, without)
+    )
+    assert whole.methods == one.methods == ("disk", "other")
+    assert np.array_equal(whole.right, one.right)
+
+
+def test_a_task_that_lacks_a_confirmed_run_has_no_page(tmp_path: Path) -> None:
+    runs = read_league(published(tmp_path, adult=confirmed({"disk": 0.8, "other": 0.7})))["adult"]
+    with pytest.raises(UserError, match="every method needs one of each"):
+        league_page(LeagueFindings({"adult": runs.drop(index=3)}), PLANNED)
+    two = pd.concat([runs, runs.assign(panel="again")])
+    with pytest.raises(UserError, match="adult: several panels repeat searches: confirm, again"):
+        league_page(LeagueFindings({"adult": two}), PLANNED)
+
+
+def test_the_same_files_give_the_same_page_and_pdf(tmp_path: Path) -> None:
+    level = {**BETTER, "sgd": 0.9, "adam": 0.88}
+    tasks = {task: confirmed(level, seed=n) for n, task in enumerate(("adult", "digits"))}
+    made = [found(tmp_path, **tasks) for _ in range(2)]
+    first, second = (league_page(one, PLANNED) for one in made)
+    assert first == second
+    pdf, again = (league_pdf(one, PLANNED, TEMPLATE) for one in made)
+    assert pdf == again
+    text = "".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages)
+    said = " ".join(text.split())
+    assert "Of 3 tasks of the league, 2 are published: adult and digits." in said
+    assert "Closed share of the privacy gap" in said
+    assert "was not drawn" not in said
+
+
+def test_the_tasks_are_those_that_have_a_study() -> None:
+    planned = titles(ROOT / "workflow" / "studies" / "league")
+    assert planned["reuters-r8"] == "Reuters R8"
+    assert not {"shared", "lite"} & {*planned}
+
+
+def test_what_is_no_task_of_the_league_is_named_apart(tmp_path: Path) -> None:
+    page = league_page(found(tmp_path, lite=confirmed({"dp-sgd": 0.7, "disk": 0.8})), PLANNED)
+    assert "Of 3 tasks of the league, none is published." in page
+    assert "Published, but no task of the league: lite." in page
+
+
+def test_the_page_in_the_documentation_is_the_one_that_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other processors may round the last digits differently."""
+    monkeypatch.chdir(ROOT)
+    assert main(["league"]) == 0
+    shown = (FOLDER / "index.md").read_text(encoding="utf-8")
+    number = r"\d+\.\d+"
+    printed = capsys.readouterr().out
+    texts = [re.sub(number, "#", page) for page in (printed, shown)]
+    assert texts[0] == texts[1], "run: clipnoise league > docs/league/v3/index.md"
+    made, known = ([float(one) for one in re.findall(number, page)] for page in (printed, shown))
+    assert made == pytest.approx(known, rel=0.01, abs=0.011)
