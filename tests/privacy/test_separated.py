@@ -136,6 +136,20 @@ def test_plain_draws_of_whole_runs_agree(bands: int, rate: float) -> None:
     assert 0.8 * 0.02 - 5 * error < delta < 0.02 + 5 * error
 
 
+@pytest.mark.parametrize("noise", [IndependentNoise(), BandedNoise(bands=2)])
+def test_an_example_may_wait_for_longer_than_the_noise_has_bands(noise: NoiseCorrelation) -> None:
+    steps, rate, sigma = 7, 0.4, 1.5
+    pattern = Pattern(noise=noise, groups=4, steps=steps, sampling_rate=rate)
+    of = Separated(pattern.column() / sigma, rate, steps)
+    every, chances = patterns(4, steps, rate)
+    moved = np.stack([np.convolve(each, of.column) for each in every])
+    pairs = np.exp(moved @ moved.T)
+    assert of.log_normaliser(2) == pytest.approx(math.log(chances @ pairs @ chances))
+    given = Participation(groups=4, sampling_rate=rate, steps=steps, noise=noise)
+    long = given.epsilon("monte-carlo", noise_multiplier=sigma, delta=1e-4)
+    assert long < spent(2, steps, rate, sigma, 1e-4)
+
+
 @pytest.mark.parametrize("rate", [0.02, 0.2])
 def test_one_band_costs_what_poisson_sampling_does(rate: float) -> None:
     poisson = Participation(sampling_rate=rate, steps=50)

@@ -39,13 +39,15 @@ class Pattern:
     sampling_rate: Fraction = 1.0
 
     def column(self) -> Array:
-        """Bound the sizes of the entries of a column of C from its diagonal down, shape (b,)."""
+        """Bound the sizes of the entries of a column of C from its diagonal down, shape (g,)."""
         strategy = as_sealed(self.noise, "strategy")(self.steps, self.groups)
-        if strategy is None:
-            return np.ones(1)
-        sizes = np.abs(strategy.matrix())
-        bands = as_sealed(self.noise, "bands_over")(self.steps)
-        return np.array([np.diagonal(sizes, -row).max() for row in range(bands)])
+        column = np.zeros(self.groups)
+        column[0] = 1.0
+        if strategy is not None:
+            sizes = np.abs(strategy.matrix())
+            rows = range(min(self.groups, self.steps))
+            column[: len(rows)] = [np.diagonal(sizes, -row).max() for row in rows]
+        return column
 
     def gram(self, steps: int) -> Array:
         """Return the inner products of what the example moves the first t ≤ T rows of Cx by at σ=1.

@@ -31,9 +31,6 @@ from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from scipy.special import gammaln, log_ndtr, logsumexp, ndtr, ndtri
-from scipy.stats import beta, binom
-
 from clipnoise.lazy import np
 from clipnoise.privacy.accountants.mixture import (
     CHUNK,
@@ -64,7 +61,10 @@ class Separated(Mixture):
     """The mixture over all patterns of T steps, by the column of C."""
 
     def __init__(self, column: Array, rate: float, steps: int) -> None:
-        """Take the sizes of the column of C over σ, shape (b,), 0 < p < 1 and T ≥ 1."""
+        """Take the sizes of the column of C over σ, shape (b,), 0 < p < 1 and T ≥ 1.
+
+        Where there are fewer bands than steps between participations, the last sizes are 0.
+        """
         self.column, self.rate, self.steps = column, rate, steps
         self.log_moments: dict[int, float] = {}  # ln E[R^k]
         self.bands = len(column)
@@ -155,6 +155,9 @@ def _tails(log_ratios: Array, certainty: float) -> Iterator[Bound]:
         log_ratios: independent draws, ascending.
         certainty: ln(1/ρ) for each quantile and direction.
     """
+    from scipy.special import ndtri
+    from scipy.stats import beta
+
     draws = len(log_ratios)
     ranks = np.array([max(1, round(share * draws)) for share in QUANTILES])
     values, chance = log_ratios[ranks - 1], math.exp(-certainty)
@@ -168,6 +171,8 @@ def _tails(log_ratios: Array, certainty: float) -> Iterator[Bound]:
 
 def _tail(below: float, offset: float, slope: float) -> Bound:
     """Return the bound on δ where P(ln R ≤ x) ≤ Φ(offset + slope·x) for x ≤ below."""
+
+    from scipy.special import log_ndtr, ndtr
 
     def at(epsilon: float) -> float:
         if -epsilon > below:
@@ -189,6 +194,9 @@ class _Patterns:
     """
 
     def __init__(self, of: Separated, k: int) -> None:
+        from scipy.special import gammaln, logsumexp
+        from scipy.stats import binom
+
         self.steps, self.bands = of.steps, of.bands
         every = list(_states(k, of.bands - 1))
         places = {state: place for place, state in enumerate(every)}
