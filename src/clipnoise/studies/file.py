@@ -92,7 +92,7 @@ class PaperClaim:
     @model_validator(mode="before")
     @classmethod
     def _refuse_moved(cls, values: Any) -> Any:
-        return refuse_moved(values, CLAIM_KEYS)
+        return refuse_moved(values, CLAIM_KEYS, {})
 
     def __post_init__(self) -> None:
         if not self.than and (self.than_panel or self.than_dataset or self.against == "best"):

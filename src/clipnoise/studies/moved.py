@@ -17,9 +17,7 @@ ITEM_KINDS = {
 CLAIM_KEYS = {"at_least": "between: [LOW, null]", "at_most": "between: [null, HIGH]"}
 
 
-def refuse_moved(
-    values: Any, keys: Mapping[str, str], kinds: Mapping[str, str] | None = None
-) -> Any:
+def refuse_moved(values: Any, keys: Mapping[str, str], kinds: Mapping[str, str]) -> Any:
     """Return the values of an entry that has no such key, and is of no such kind.
 
     Raises:
@@ -28,8 +26,8 @@ def refuse_moved(
     if not isinstance(values, Mapping):
         return values
     kind = values.get("kind")
-    if isinstance(kind, str) and kind in (kinds or {}):
-        raise ValueError(f"kind: {kind} is gone; write {(kinds or {})[kind]}")
+    if isinstance(kind, str) and kind in kinds:
+        raise ValueError(f"kind: {kind} is gone; write {kinds[kind]}")
     for key, now in keys.items():
         if key in values:
             raise ValueError(f"{key}: it is gone; write {now}")
