@@ -168,6 +168,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@one_of_each_kind
 @every_dataset
 def test_preparing_gives_the_same_bytes_every_time(
     name: str, prepared: Path, tmp_path: Path
