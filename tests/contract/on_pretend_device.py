@@ -20,8 +20,8 @@ from clipnoise.run.outcome import Clock
 from clipnoise.run.ranks import Ranks
 from clipnoise.run.train import train
 
-# One case stands for the others, each of which takes a second of a core, in `make test`.
-OFTEN = ("engine vmap", "users", "blt, two moments")
+# Two cases stand for the others, each of which takes a second of a core, in `make test`.
+OFTEN = ("engine vmap", "blt, two moments")
 
 
 @pytest.fixture(scope="module")

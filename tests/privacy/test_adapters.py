@@ -327,11 +327,12 @@ def test_an_own_loop_is_not_refuted(method: str) -> None:
     assert made(result) >= {"accounting", "sampler", "apart", "noise", "sensitivity", "published"}
 
 
+@pytest.mark.long  # test_loops.py has this and the next two in loops that record
 def test_noise_of_a_seed_in_the_code_is_refuted() -> None:
     assert "noise" in refuted_by(judged(from_private, own(seed_in_the_code=True)))
 
 
-@pytest.mark.long  # test_loops.py has these two in loops that record
+@pytest.mark.long
 def test_an_epsilon_of_half_the_steps_is_refuted() -> None:
     half, _ = from_private(own(steps=STEPS // 2), examples())
     assert refuted_by(judged(from_private, own(), epsilon=half.epsilon)) == {"accounting"}

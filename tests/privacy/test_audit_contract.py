@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_method import FAMILIES
 
 from clipnoise.audit.bench import least_squares, realise
 from clipnoise.audit.catalog import audited_methods
@@ -69,7 +70,7 @@ SOUND = [
     "tp-topk",
 ]
 IN_FULL = ("stp-adam", "dp-microadam")  # of the latter's parameters a short run moves only some
-QUICK = ("jme-adam", "dp-fedavg")  # of two values in a release, and of the changes of users
+QUICK = ("jme-adam",)  # two values in a release
 
 
 @pytest.mark.quick(name=QUICK)
@@ -135,6 +136,7 @@ class Freezes(PrivateMethod):
         return -self.learning_rate * (g if s is None else s * g + self.drift * (1 - s))
 
 
+@pytest.mark.quick(own=[{}])  # the test above has others that are found out
 @pytest.mark.parametrize(
     ("own", "trains"),
     [
@@ -157,6 +159,7 @@ def test_the_published_joint_moments_break_the_contract_they_do_not_claim() -> N
     assert any("as far as declared" in words for words in result.broken)
 
 
+@pytest.mark.quick(name=FAMILIES)
 @pytest.mark.parametrize("name", audited_methods())
 def test_every_method_has_moments_to_attack(name: str) -> None:
     audited, bench = subject(name), least_squares(4)

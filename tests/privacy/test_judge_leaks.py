@@ -43,6 +43,7 @@ def test_a_file_that_ends_its_process_is_never_found_sound(
     assert result.verdict == "refuted"
 
 
+@pytest.mark.long
 def test_a_file_in_the_plug_in_folder_cannot_end_the_judge_with_success(tmp_path: Path) -> None:
     """The folder that config.yaml names is not imported by the process that judges."""
     plugins = tmp_path / "plugins"

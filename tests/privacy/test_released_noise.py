@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from every_method import VARIANTS, build
+from every_method import FAMILIES, VARIANTS, build
 from torch import Tensor
 
 from clipnoise import replay
@@ -32,6 +32,7 @@ def normal(query: Query, draw: torch.Generator) -> list[Tensor]:
     return [torch.randn(drawn, generator=draw, dtype=torch.float64) for _ in range(query.draws)]
 
 
+@pytest.mark.quick(name=FAMILIES)
 @pytest.mark.parametrize(("name", "options"), NOISY)
 def test_noise_has_mean_zero_and_the_declared_covariance(
     name: str, options: dict[str, Any]

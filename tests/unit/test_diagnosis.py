@@ -288,6 +288,7 @@ def test_three_sentences_say_what_costs_most_where_the_seeds_tell(
     assert next(iter(data.item.blocks(data))).caption == "Not every run has completed."
 
 
+@pytest.mark.long
 def test_no_table_puts_a_changed_run_at_an_epsilon(folder: Path, cache: Path) -> None:
     path = folder / "workflow" / "studies" / "tiny.yaml"
     path.write_text(STUDY.replace("seeds: [1, 2]", "seeds: [1]"))

@@ -37,6 +37,7 @@ def without_numbers(text: str) -> list[str]:
     return re.sub(r"\d+(\.\d+)?(e-\d+)?", "#", text).splitlines()
 
 
+@pytest.mark.long
 def test_the_notebook_prints_what_it_shows_up_to_numbers() -> None:
     notebook = nbformat.read(NOTEBOOK, 4)
     nbformat.validate(notebook)

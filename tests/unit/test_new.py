@@ -50,6 +50,7 @@ def test_the_tests_of_new_files_pass(folder: Path) -> None:
     assert "4 passed" in shown or shown.startswith("....")
 
 
+@pytest.mark.long
 def test_new_files_are_clean(folder: Path) -> None:
     config = ("--config", str(ROOT / "pyproject.toml"))
     run("ruff", "check", *config, str(folder), folder=folder)

@@ -318,6 +318,7 @@ def test_the_method_of_an_installed_package_trains_and_counts_in_the_fingerprint
     assert in_python(code, path) != before
 
 
+@pytest.mark.long
 def test_a_warm_process_leaves_it_to_the_runs_to_import_the_users_code(
     installed: Path, folder: Path
 ) -> None:
@@ -372,6 +373,7 @@ def test_the_fingerprint_covers_the_file_and_what_it_imports_from_the_folder(fol
     assert fingerprint(folder) not in (before, changed)
 
 
+@pytest.mark.quick(config=["plugins: elsewhere", "{"])
 @pytest.mark.parametrize(
     "config", ["plugins: elsewhere", "scale: paper", "plugins: [a]", "[a]", "{"]
 )

@@ -52,6 +52,7 @@ def trained(**changes: Any) -> torch.Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
+@pytest.mark.long  # test_private.py has the same of examples
 def test_parameters_are_bit_for_bit_those_of_a_run_on_a_dataset_with_users(tmp_path: Path) -> None:
     spec = from_mapping(
         {

@@ -245,6 +245,7 @@ def test_a_mechanism_of_every_sampler_is_accounted_below() -> None:
     assert set(DRAWN) == set(SAMPLERS)
 
 
+@pytest.mark.quick(sampler=["poisson", "cyclic", "shuffled"])
 @pytest.mark.parametrize("sampler", DRAWN)
 def test_account_answers_for_every_sampler_as_calibrate_does(sampler: str, capsys: Output) -> None:
     words, proved = DRAWN[sampler]

@@ -81,6 +81,7 @@ def quickstart_run(model: str, method: str) -> RunSpec:
     )
 
 
+@pytest.mark.quick(method=["sgd", "dp-adambc"])
 @pytest.mark.parametrize(
     ("model", "method"),
     [("logistic", name) for name in ("sgd", "dp-sgd", "dp-adam", "dp-adambc", "stp-adam")]
@@ -155,6 +156,7 @@ class DPLion(PrivateMethod):
         return -self.learning_rate * released[0].sign()
 
 
+@pytest.mark.long
 def test_a_method_of_the_script_itself_is_trained_with(tmp_path: Path) -> None:
     method, model = DPLion(learning_rate=0.01, clip_norm=1.0), network()
     before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
@@ -262,6 +264,7 @@ RESUMED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.quick(changes=RESUMED[1:2])
 @pytest.mark.parametrize("changes", RESUMED, ids=lambda changes: str(next(iter(changes.values()))))
 def test_a_resumed_training_ends_bit_for_bit_like_one_that_never_stopped(
     changes: dict[str, Any], tmp_path: Path

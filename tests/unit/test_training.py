@@ -66,6 +66,7 @@ def measured(outcome: Outcome) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
 
 
+@pytest.mark.quick(method=METHODS[1:2])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["id"])
 def test_a_run_repeats_bit_for_bit_whatever_ran_before(method: dict[str, Any], cache: Path) -> None:
     first = measured(go(spec(method), cache))
@@ -91,6 +92,7 @@ def test_four_calls_lead_from_a_step_to_a_clipped_sum(
     assert called == [["step", "clipped_sum", "logical_sum"]]  # and then the engine's
 
 
+@pytest.mark.quick(method=METHODS[1:2])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["id"])
 def test_passes_in_bfloat16_are_another_run_with_the_same_budget(
     method: dict[str, Any], cache: Path

@@ -103,6 +103,7 @@ def test_a_lost_store_is_made_again_from_the_files_without_a_study(collected: Pa
     assert sorted(map(as_numbers, shown(without))) == sorted(map(as_numbers, shown(results)))
 
 
+@pytest.mark.long
 def test_a_study_that_is_named_gets_its_means_and_pages_without_the_workflow(
     collected: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ def test_editing_code_reruns_exactly_the_runs_it_can_change(
     assert set(trained) == again
 
 
+@pytest.mark.long
 def test_diagnostics_end_in_a_report_that_claims_no_privacy(tmp_path: Path) -> None:
     start_case("diagnostics", tmp_path)
     run_planned(tmp_path)
@@ -285,6 +286,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.long
 def test_a_stop_while_jobs_are_chosen_ends_the_workflow(tmp_path: Path) -> None:
     start_case("miniature", tmp_path)
     words = [sys.executable, "-c", STOPPED_WHILE_IT_CHOOSES, *command(tmp_path)[1:]]
