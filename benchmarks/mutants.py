@@ -4,7 +4,7 @@
 
 mutmut makes the mutants of a piece in a copy of the repository, and runs on each the tests that
 reach its function, until one fails. `mutants.yaml` says which files and tests make up a piece, and
-which survivors do what the code does. Every call ends with the page of all pieces.
+which survivors are equivalent. Every call ends with the page of all pieces.
 """
 
 from __future__ import annotations
@@ -41,20 +41,23 @@ PAGE = """\
 Small changes of the code, one at a time, such as `<=` for `<`, 1 for 0, − for +, or an argument \
 left out: how many do the tests notice? [mutmut](https://mutmut.readthedocs.io) {version} makes \
 them, and runs on each the tests that reach its function until one fails. A mutant that takes far \
-too long is noticed, too; one that no test reaches has survived. The score is the share noticed of \
-those that do not do the same as the code. Where only a random sample was tested, the exact 95% \
-interval for all mutants follows.
+too long is noticed, too; one that no test reaches has survived.
+
+Equivalent are mutants that do what the code does, or change no more than the words of a message. \
+The score is the share noticed of all others. Where only a random sample was tested, the exact 95% \
+interval for all mutants of the piece follows.
 
 Left out are annotations, docstrings, what a class or module holds outside its functions, and what \
 follows `raise`: tests ask for the error, and need not ask for each of its words. Decorators are \
 kept; the functions below them are mutated.
 
-| piece | mutants | tested | noticed | the same as the code | survived | score | minutes of a core |
+| piece | mutants | tested | noticed | equivalent | survived | score | minutes of a core |
 |---|---:|---:|---:|---:|---:|---:|---:|
 {rows}
 
-`make mutants PIECE=core` measures a piece again and makes this page. `benchmarks/mutants.yaml` \
-says which files and tests a piece has, and which mutants are the same as the code.
+`make mutants PIECE=core` measures a piece and makes this page; `ARGS="--sample 200"` tests so \
+many, drawn with `--seed 1`, and `ARGS=--again` only what an earlier call left. \
+`benchmarks/mutants.yaml` says which files and tests a piece has, and why a mutant is equivalent.
 
 {lists}
 """
@@ -79,15 +82,12 @@ def main() -> int:
     command = ["mutmut", "run", f"--max-children={given.processes}", *chosen]
     subprocess.run(command, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = counted(folder, of, piece.get("same", ()))
-    found["seconds"] = round(used.ru_utime + used.ru_stime)
+    found = counted(folder, of, piece.get("equivalent", ()))
+    found["seconds"] = None if given.again else round(used.ru_utime + used.ru_stime)
     given.output.mkdir(parents=True, exist_ok=True)
     data = given.output / "mutants.json"
     every = json.loads(data.read_text()) if data.exists() else {}
-    if given.again and given.piece in every:
-        found["seconds"] += every[given.piece]["seconds"]
     every = {name: found if name == given.piece else every.get(name) for name in pieces}
-    every = {name: one for name, one in every.items() if one}
     data.write_text(json.dumps(every, indent=1, ensure_ascii=False) + "\n")
     (given.output / "mutants.md").write_text(page(every))
     print(page(every))
@@ -167,22 +167,22 @@ def outcomes(folder: Path) -> Iterator[tuple[str, int | None]]:
         yield from json.loads(path.read_text())["exit_code_by_key"].items()
 
 
-def counted(folder: Path, of: list[str], same: list[dict[str, str]]) -> dict[str, Any]:
+def counted(folder: Path, of: list[str], equivalent: list[dict[str, str]]) -> dict[str, Any]:
     """Count mutants, and describe those that no test noticed.
 
     Args:
         folder: where mutmut has run.
         of: the names of those that were to be tested.
-        same: mutants that do what the code does: `function`, `code`, `mutant`, and `why`.
+        equivalent: those that are: `function`, `code`, `mutant`, and `why`.
     """
     made = dict(outcomes(folder))
     left = [described(folder, name) for name in of if made[name] not in NOTICED]
-    reasons = {(one["function"], one["code"], one["mutant"]): one["why"] for one in same}
+    reasons = {(one["function"], one["code"], one["mutant"]): one["why"] for one in equivalent}
     return {
         "made": len(made),
         "mutants": len(of),
         "survived": [one for one in left if one not in reasons],
-        "same": [(*one, reasons[one]) for one in left if one in reasons],
+        "equivalent": [(*one, reasons[one]) for one in left if one in reasons],
     }
 
 
@@ -201,24 +201,28 @@ def described(folder: Path, name: str) -> tuple[str, str, str]:
     return (place, *sides)  # type: ignore[return-value]
 
 
-def page(every: dict[str, dict[str, Any]]) -> str:
-    """Return the page of all pieces that have been measured."""
+def page(every: dict[str, dict[str, Any] | None]) -> str:
+    """Return the page of all pieces; None stands for what was found of one not yet measured."""
     lines = []
-    lists: dict[str, list[str]] = {"survived": [], "same": []}
+    lists: dict[str, list[str]] = {"survived": [], "equivalent": []}
     for name, one in every.items():
-        same, survived = len(one["same"]), len(one["survived"])
+        if one is None:
+            lines.append(f"| {name} | not measured yet |  |  |  |  |  |  |")
+            continue
+        same, survived = len(one["equivalent"]), len(one["survived"])
         noticed = one["mutants"] - same - survived
         score = f"{noticed / (noticed + survived):.1%}"
         if one["mutants"] < one["made"]:
             low, high = binomtest(noticed, noticed + survived).proportion_ci()
             score += f" ({low:.1%} to {high:.1%})"
         cells = (name, one["made"], one["mutants"], noticed, same, survived, score)
-        lines.append(f"| {' | '.join(map(str, cells))} | {one['seconds'] / 60:.0f} |")
+        minutes = "—" if one["seconds"] is None else f"{one['seconds'] / 60:.0f}"
+        lines.append(f"| {' | '.join(map(str, cells))} | {minutes} |")
         for kind in lists:
             for function, code, mutant, *why in one[kind]:
                 reason = f": {why[0]}" if why else ""
                 lists[kind].append(f"- {function}: `{code}` as `{mutant or 'nothing'}`{reason}")
-    titles = {"survived": "Survived", "same": "The same as the code"}
+    titles = {"survived": "Survived", "equivalent": "Equivalent"}
     parts = [f"## {titles[kind]}\n\n" + "\n".join(found) for kind, found in lists.items() if found]
     version = importlib.metadata.version("mutmut")
     return PAGE.format(version=version, rows="\n".join(lines), lists="\n\n".join(parts))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clipnoise.core import minimum as solver
 from clipnoise.core.method import PrivateMethod
+from clipnoise.core.query import Component
 from clipnoise.core.state import State, StepConstants
 from clipnoise.core.taken import GRADIENTS, AtMinimum, Taken
 from clipnoise.errors import UserError
@@ -248,6 +249,33 @@ def test_a_schedule_may_stand_for_a_number_alone_in_a_tuple_or_in_place_of_nothi
 def test_a_schedule_for_what_may_not_change_is_refused_with_what_may(name: str, value: Any) -> None:
     with pytest.raises(UserError, match="schedules are for learning_rate, rates, bias"):
         parse(Scheduled, GIVEN | {name: value})
+
+
+def test_a_method_s_own_check_sees_the_numbers_of_each_step_and_never_a_schedule() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Checked(Scheduled):
+        """Refuses a rate above 1."""
+
+        def __post_init__(self) -> None:
+            if self.learning_rate > 1:
+                raise ValueError("learning_rate: must be at most 1")
+
+    method = parse(Checked, GIVEN | {"learning_rate": LINE})
+    assert method.at(3, 4).learning_rate == 1
+    with pytest.raises(ValueError, match="must be at most 1"):
+        method.at(2, 4)
+
+
+def test_a_component_without_noise_uses_no_draw() -> None:
+    class Half(ClippedMean):
+        """Releases its second value as it is."""
+
+        private = False
+
+        def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
+            return Component(1.0), Component(1.0, 0.0)
+
+    assert (ClippedMean().draws, Half().draws) == (1, 1)
 
 
 def test_gradients_have_no_extra_coordinates() -> None:
