@@ -297,6 +297,16 @@ def test_a_stream_goes_on_where_it_was_saved() -> None:
         BMinSepSampler(7, 4, 0.1, None).set_state(saved)
 
 
+@pytest.mark.parametrize("sigma", [0.5, 1e3])
+def test_no_ratio_is_lost_to_the_range_of_float64_without_an_error(sigma: float) -> None:
+    """Waiting nearly always ends at once, so products of 1 − p are as small as they can be."""
+    of = mixture(30, 60, 1 - 1e-12, sigma)
+    drawn = np.random.default_rng(0).standard_normal((89, 500))
+    assert np.isfinite(of.log_ratios(drawn)).all()
+    with pytest.raises(AccountantError, match="too small"):
+        of.log_ratios(drawn * np.nan)
+
+
 def test_what_is_not_covered_is_refused() -> None:
     with pytest.raises(UserError, match="'pld' is for independent noise"):
         _ = replace(asked(2), accountant="pld").participation

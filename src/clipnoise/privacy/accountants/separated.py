@@ -126,7 +126,7 @@ class Separated(Mixture):
             Shape (draws,).
 
         Raises:
-            AccountantError: the noise is so small that a participation overflows.
+            AccountantError: the noise is so small that R is beyond the range of float64.
         """
         a = sum(size * y[row : row + self.steps] for row, size in enumerate(self.column))
         a = np.asarray(a) - self.column @ self.column / 2
@@ -144,8 +144,10 @@ class Separated(Mixture):
             if step < self.bands:
                 first[step] = log_f
         most = first.max(axis=0)
-        shares = np.exp(first - most)
-        return np.asarray(most + np.log(self.starts @ shares))
+        found = np.asarray(most + np.log(self.starts @ np.exp(first - most)))
+        if not np.isfinite(found).all():  # no comparison of a bound with δ would notice
+            raise too_small()
+        return found
 
 
 def _tails(log_ratios: Array, certainty: float) -> Iterator[Bound]:
