@@ -35,6 +35,16 @@ ROOT = Path(__file__).parents[1]
 READ_BY_TESTS = ("benchmarks", "config.yaml", "docs", "envs", "examples", "reports", "workflow")
 COPIED = ("src", "tests", "pyproject.toml", *READ_BY_TESTS)
 NOTICED = {1, 2, 3, 24, 36, 152, 255, -9, -11, -24}  # a test failed, crashed, or took too long
+# mutmut's fork server runs tests in no order.
+FASTEST_FIRST = """\
+import json, pathlib, pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    found = pathlib.Path("mutmut-stats.json")
+    seconds = json.loads(found.read_text())["duration_by_test"] if found.exists() else {}
+    items.sort(key=lambda item: seconds.get(item.nodeid, 0))
+"""
 PAGE = """\
 # Mutants
 
@@ -75,7 +85,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     given = parser.parse_args()
     piece, folder = pieces[given.piece], ROOT / ".mutants" / given.piece
-    prepare(folder, piece["files"], piece["tests"], again=given.again)
+    tests = [*piece["tests"], *(f"--deselect={one}" for one in piece.get("without", ()))]
+    prepare(folder, piece["files"], tests, again=given.again)
     of = drawn(folder, piece["files"], given.sample, given.seed)
     known = dict(outcomes(folder))
     chosen = [name for name in of if known.get(name) not in NOTICED]
@@ -83,10 +94,11 @@ def main() -> int:
     subprocess.run(command, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     found = counted(folder, of, piece.get("equivalent", ()))
-    found["seconds"] = None if given.again else round(used.ru_utime + used.ru_stime)
     given.output.mkdir(parents=True, exist_ok=True)
     data = given.output / "mutants.json"
     every = json.loads(data.read_text()) if data.exists() else {}
+    before = (every.get(given.piece) or {"seconds": None})["seconds"] if given.again else 0
+    found["seconds"] = None if before is None else before + round(used.ru_utime + used.ru_stime)
     every = {name: found if name == given.piece else every.get(name) for name in pieces}
     data.write_text(json.dumps(every, indent=1, ensure_ascii=False) + "\n")
     (given.output / "mutants.md").write_text(page(every))
@@ -107,13 +119,14 @@ def prepare(folder: Path, files: list[str], tests: list[str], *, again: bool) ->
     for path in folder.glob("src/**/*.py") if not again else ():
         if any(fnmatch(str(path.relative_to(folder)), name) for name in files):
             path.write_text(cst.parse_module(path.read_text()).visit(Undecorated()).code)
+    (folder / "fastest_first.py").write_text(FASTEST_FIRST)
     config = configparser.ConfigParser(interpolation=None)
     config["mutmut"] = {
         "source_paths": "src",
         "only_mutate": "\n".join(["", *files]),
         "do_not_mutate_patterns": r"^\s*raise\b",
-        "also_copy": "\n".join(["", *READ_BY_TESTS]),
-        "pytest_add_cli_args": "\n-m\nnot long\n-p\nno:cacheprovider",
+        "also_copy": "\n".join(["", "fastest_first.py", *READ_BY_TESTS]),
+        "pytest_add_cli_args": "\n-m\nnot long\n-p\nno:cacheprovider\n-p\nfastest_first",
         "pytest_add_cli_args_test_selection": "\n".join(["", *tests]),
         "process_isolation": "forkserver",  # else caches would be full of what the code returned
         "timeout_multiplier": "4",

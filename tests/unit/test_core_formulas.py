@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clipnoise.core import minimum as solver
 from clipnoise.core.method import PrivateMethod
-from clipnoise.core.query import Component
+from clipnoise.core.query import Component, composition_cost
 from clipnoise.core.state import State, StepConstants
 from clipnoise.core.taken import GRADIENTS, AtMinimum, Taken
 from clipnoise.errors import UserError
@@ -264,6 +264,14 @@ def test_a_method_s_own_check_sees_the_numbers_of_each_step_and_never_a_schedule
     assert method.at(3, 4).learning_rate == 1
     with pytest.raises(ValueError, match="must be at most 1"):
         method.at(2, 4)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan])
+def test_a_factor_that_is_not_positive_and_finite_costs_more_than_any_mechanism(
+    factor: float,
+) -> None:
+    assert composition_cost((Component(1.0, 2.0), Component(1.0, 4.0))) == 1 / 4 + 1 / 16
+    assert composition_cost((Component(1.0, 2.0), Component(1.0, factor))) == math.inf
 
 
 def test_a_component_without_noise_uses_no_draw() -> None:

@@ -267,3 +267,26 @@ def test_passes_are_gradients_at_each_iterate_or_local_epochs() -> None:
     assert Recording(learning_rate=0.1, clip_norm=0.5).passes() == 2
     assert Local(learning_rate=0.1, clip_norm=0.5).passes() == 5
     assert replace(Recording(learning_rate=0.1, clip_norm=0.5), clip_norm=2.0).clip_norm_at(3) == 2
+
+
+def test_a_class_of_no_loaded_file_is_named_by_its_module() -> None:
+    class Typed(Recording):
+        __module__ = "typed_by_hand"
+        id = "typed"
+
+    method = Typed(learning_rate=0.1, clip_norm=0.5, returned=0.5)
+    with pytest.raises(UserError, match=r"^typed_by_hand: class Typed: update must return"):
+        step(
+            THETA, method, State(THETA), PUBLIC, clipped_sum=Engine(), past=[BEFORE], noise=[NOISE]
+        )
+
+
+def test_a_point_without_a_weight_is_refused() -> None:
+    class Weightless(Recording):
+        id = "weightless"
+
+        def points(self, iterates: Any, state: State, public: Public) -> Any:
+            return [(0.5, THETA), (0.5,)]
+
+    with pytest.raises(ValueError, match="zip"):
+        Weightless(learning_rate=0.1, clip_norm=0.5).clipping([THETA], State(THETA), PUBLIC)
