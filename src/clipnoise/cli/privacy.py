@@ -489,9 +489,9 @@ fixed group.
 | 8 | `b-min-sep` | 0.97 | 1.15 | 1.44 | 1.80 |
 | 8 | `cyclic-poisson` | 0.96 | 1.20 | 1.53 | 1.99 |
 
-One band is Poisson sampling under both, so its rows show what verification by random draws costs: up
-to 1.4%. Accuracy on digits does not differ between the two samplers by more than chance over five
-seeds; at ε = 1, eight bands lose 3.3 points against independent noise.
+One band is Poisson sampling under both, so its rows show what verification by random draws costs:
+up to 1.4%. Accuracy does not differ between the two samplers by more than chance over five seeds.
+At ε = 1 it is 3.3 points lower on average with eight bands than with independent noise.
 """
 
 
