@@ -186,3 +186,17 @@ def test_a_rule_of_a_folder_is_part_of_a_run(folder: Path) -> None:
     without = from_mapping(to_mapping(spec) | {"method": method})
     assert fingerprint(without) != before
     assert without.hash != spec.hash
+
+
+def test_a_rule_that_is_wrong_for_very_short_or_very_long_vectors_alone_is_refused(
+    folder: Path,
+) -> None:
+    for wrong in ("(norm > 0) & (norm < 1e-29)", "norm > 1e29"):
+        rule = planted(folder, f"return torch.where({wrong}, -1.0, 0.0)")
+        with pytest.raises(UserError, match="must be finite and at least 0"):
+            rule.check(C)
+
+
+def test_a_vector_is_left_out_where_the_factor_is_not_a_number(folder: Path) -> None:
+    rule = planted(folder, "return norm * float('nan')")
+    assert rule.factors(torch.tensor([0.5, 2.0]), C).tolist() == [0.0, 0.0]
