@@ -8,6 +8,7 @@ PYTHON ?= python3
 CORES ?= all
 RESULTS ?= results
 PORT ?= 5000
+PIECE ?= core
 ARGS ?=
 
 BIN := .venv/bin
@@ -67,6 +68,12 @@ scale: $(READY) ## Measure how planning and collecting grow with the number of r
 libraries: $(READY) ## Judge training loops of DP libraries, into docs/libraries.md
 	@$(IN_ENV) python benchmarks/libraries/judge_libraries.py $(ARGS)
 
+# mutmut and its dependencies are added to those of .venv for this call alone.
+.PHONY: mutants
+mutants: $(READY) ## See which small changes of the code no test notices (PIECE=core)
+	@$(IN_ENV) uv run --quiet --no-project --with mutmut==3.8.1 \
+		python benchmarks/mutants.py $(PIECE) $(ARGS)
+
 .PHONY: mlflow
 mlflow: $(READY) ## Browse the runs, those that train among them, on 127.0.0.1 (PORT=5000)
 	@$(IN_ENV) exec clipnoise mlflow-ui --results "$(RESULTS)" --port $(PORT) $(ARGS)
@@ -105,7 +112,7 @@ environment: $(READY) ## Build .venv, or bring it up to date
 
 .PHONY: clean
 clean: ## Remove the environment and the tools' caches; results and reports stay
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so that an interrupted installation is repeated from the start.
