@@ -55,7 +55,8 @@ too long is noticed, too; one that no test reaches has survived.
 
 Equivalent are mutants that do what the code does, or change no more than the words of a message. \
 The score is the share noticed of all others. Where only a random sample was tested, the exact 95% \
-interval for all mutants of the piece follows.
+interval for all mutants of the piece follows. It does not after tests were written for the \
+survivors of that sample: its score then says too little about other mutants.
 
 Left out are annotations, docstrings, what a class or module holds outside its functions, and what \
 follows `raise`: tests ask for the error, and need not ask for each of its words. Decorators are \
@@ -89,11 +90,21 @@ def main() -> int:
     prepare(folder, piece["files"], tests, again=given.again)
     of = drawn(folder, piece["files"], given.sample, given.seed)
     known = dict(outcomes(folder))
-    chosen = [name for name in of if known.get(name) not in NOTICED]
+    equivalent = {
+        (one["function"], one["code"], one["mutant"]): one["why"]
+        for one in piece.get("equivalent", ())
+    }
+    chosen = [
+        name
+        for name in of
+        if (code := known.get(name)) not in NOTICED
+        and (code is None or described(folder, name) not in equivalent)
+    ]
     command = ["mutmut", "run", f"--max-children={given.processes}", *chosen]
-    subprocess.run(command, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
+    if chosen:  # of none, mutmut would test all
+        subprocess.run(command, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = counted(folder, of, piece.get("equivalent", ()))
+    found = {"again": given.again} | counted(folder, of, equivalent)
     given.output.mkdir(parents=True, exist_ok=True)
     data = given.output / "mutants.json"
     every = json.loads(data.read_text()) if data.exists() else {}
@@ -180,22 +191,23 @@ def outcomes(folder: Path) -> Iterator[tuple[str, int | None]]:
         yield from json.loads(path.read_text())["exit_code_by_key"].items()
 
 
-def counted(folder: Path, of: list[str], equivalent: list[dict[str, str]]) -> dict[str, Any]:
+def counted(
+    folder: Path, of: list[str], equivalent: dict[tuple[str, str, str], str]
+) -> dict[str, Any]:
     """Count mutants, and describe those that no test noticed.
 
     Args:
         folder: where mutmut has run.
         of: the names of those that were to be tested.
-        equivalent: those that are: `function`, `code`, `mutant`, and `why`.
+        equivalent: why those are that are.
     """
     made = dict(outcomes(folder))
     left = [described(folder, name) for name in of if made[name] not in NOTICED]
-    reasons = {(one["function"], one["code"], one["mutant"]): one["why"] for one in equivalent}
     return {
         "made": len(made),
         "mutants": len(of),
-        "survived": [one for one in left if one not in reasons],
-        "equivalent": [(*one, reasons[one]) for one in left if one in reasons],
+        "survived": [one for one in left if one not in equivalent],
+        "equivalent": [(*one, equivalent[one]) for one in left if one in equivalent],
     }
 
 
@@ -225,7 +237,7 @@ def page(every: dict[str, dict[str, Any] | None]) -> str:
         same, survived = len(one["equivalent"]), len(one["survived"])
         noticed = one["mutants"] - same - survived
         score = f"{noticed / (noticed + survived):.1%}"
-        if one["mutants"] < one["made"]:
+        if one["mutants"] < one["made"] and not one["again"]:
             low, high = binomtest(noticed, noticed + survived).proportion_ci()
             score += f" ({low:.1%} to {high:.1%})"
         cells = (name, one["made"], one["mutants"], noticed, same, survived, score)
