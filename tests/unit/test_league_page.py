@@ -78,6 +78,11 @@ def test_the_page_says_who_can_be_the_best(tmp_path: Path) -> None:
         ["1", "1", "0 of 24"],
         ["0", "2", "0 of 24"],
     ]
+    assert [cells[:5] for cells in rows(page, "Each method, in all settings")] == [
+        ["disk", "1", "1", "1", "0"],
+        ["dp-lion", "1", "0", "0", "1"],
+        ["dp-sgd", "1", "0", "0", "0"],
+    ]
     assert rows(page, "Who can be the best") == [["adult", "3", "disk", "dp-sgd, dp-lion"]]
     assert "left as the best in 1: disk on adult at ε = 3." in page
     assert f"by intervals that hold together: disk on adult at ε = 3, {first[2]} " in page
@@ -104,7 +109,10 @@ def test_a_collapsed_run_is_counted_and_compared(tmp_path: Path) -> None:
     half = np.arange(500) % 2 > 0
     runs[1] |= {"correct": packed(half), "test_accuracy": 0.5}
     findings = found(tmp_path, adult=runs)
-    assert "Of 48 confirmed runs 2 collapsed: dp-sgd 2 of 24." in league_page(findings, PLANNED)
+    page = league_page(findings, PLANNED)
+    assert "Of 48 confirmed runs 2 collapsed." in page
+    counts = {cells[0]: cells[5] for cells in rows(page, "Each method, in all settings")}
+    assert counts == {"dp-sgd": "2 of 24", "disk": "0 of 24"}
     accuracy = findings.settings["adult", 3.0].accuracy[0]
     assert (accuracy[0, 0], accuracy[0, 1]) == (0, 0.5)
 

@@ -97,6 +97,7 @@ def parts(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[Part]:
     if found.settings:
         yield TextBlock(head="What these tasks show", paragraphs=list(_shown(found)))
         yield _who(found)
+        yield _methods(found)
     yield TextBlock(head="What cannot be told", paragraphs=list(_untold(found)))
     yield claims_block(found)
     yield from _over_tasks(found)
@@ -202,15 +203,7 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
     below = found.gains[found.gains["all_high"] < 0].sort_values("gain")
     yield _gains("Shown to be better than DP-SGD, by intervals that hold together", above)
     yield _gains("Shown to be worse", below)
-    by_method = best.groupby("method", sort=False)[["collapsed", "runs"]].sum()
-    bad = by_method[by_method["collapsed"] > 0].sort_values(
-        "collapsed", ascending=False, kind="stable"
-    )
-    named = [f"{row.Index} {row.collapsed} of {row.runs}" for row in bad.itertuples()]
-    yield (
-        f"Of {best['runs'].sum():,} confirmed runs {best['collapsed'].sum():,} collapsed"
-        + (f": {listing(named)}." if named else ".")
-    )
+    yield f"Of {best['runs'].sum():,} confirmed runs {best['collapsed'].sum() or 'none'} collapsed."
 
 
 def _gains(words: str, rows: pd.DataFrame) -> str:
@@ -243,6 +236,31 @@ def _who(found: LeagueFindings) -> ListBlock:
         heads=("task", "ε", "can be the best", "shown not to be"),
         rows=rows,
         numbers=0,
+        notes=[],
+    )
+
+
+def _methods(found: LeagueFindings) -> ListBlock:
+    """Return what all settings say of each method; the one that is excluded least comes first."""
+    times = {at: _times(found.confirmed[at[0]], at[1]) for at in found.settings}
+    rows = []
+    for (method,), here in split(found.best, "method"):
+        gains = where(found.gains, method=method)
+        better, worse = (gains["all_low"] > 0).sum(), (gains["all_high"] < 0).sum()
+        taken = [one[method] for one in times.values() if method in one]
+        cells = [str(int(one)) for one in (len(here), here["can_be_best"].sum(), better, worse)]
+        collapsed = f"{here['collapsed'].sum()} of {here['runs'].sum()}"
+        row = [method, *cells, collapsed, decimal(float(pd.Series(taken).median()), 2)]
+        rows.append((-here["can_be_best"].mean(), row))
+    return ListBlock(
+        title="Each method, in all settings",
+        caption="In how many settings it is confirmed, can be the best, and is shown to be better "
+        "or worse than DP-SGD by intervals that hold together; its collapsed runs; and its "
+        "processor time over that of DP-SGD, the median of settings. A method that passed only "
+        "some screens has the settings of tasks on which it did well.",
+        heads=("method", "settings", "can be best", "better", "worse", "collapsed", "time"),
+        rows=[row for _, row in sorted(rows, key=lambda pair: pair[0])],
+        numbers=6,
         notes=[],
     )
 
