@@ -145,6 +145,31 @@ def test_dense_is_no_worse_than_toeplitz_where_rates_differ_by_many_orders(facto
     assert errors[-1] == min(errors)
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        CosineSchedule(peak=1.0),
+        ExponentialSchedule(peak=1.0, final=1e-6),
+        StepSchedule(peak=1.0, factor=0.01),
+    ],
+    ids=lambda schedule: schedule.kind,
+)
+@pytest.mark.parametrize("noise", [BandedNoise(bands=5), DenseNoise()], ids=lambda noise: noise.id)
+def test_the_strategy_does_not_follow_from_how_a_processor_rounds(
+    noise: OptimisedNoise, schedule: Schedule
+) -> None:
+    """Else a run could train with another C than the one that is accounted for."""
+    rates = replace(noise, rates=schedule).weights(80)
+    assert rates is not None
+    rounded = rates * (1 + 2e-16 * np.random.default_rng(0).standard_normal(80))
+    find: Any = {"banded": lambda r: optimal_toeplitz(80, 5, r), "dense": _dense}[noise.id]
+    assert abs(find(rates).matrix() - find(rounded).matrix()).max() < 1e-7
+
+
+def _dense(rates: Array) -> Strategy:
+    return optimal_dense(80, rates=rates)
+
+
 @EVERY_KIND
 def test_equal_rates_have_the_optimum_of_prefix_sums(kind: str) -> None:
     one, other = (OPTIMISED[kind](30, rates) for rates in (np.full(30, 0.3), None))

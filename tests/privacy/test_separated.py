@@ -215,6 +215,18 @@ def test_the_tail_of_one_normal_is_that_of_the_gaussian_mechanism() -> None:
     assert exact < best < 1.5 * exact
 
 
+def test_quantiles_that_are_equal_give_no_tail() -> None:
+    assert not list(_tails(np.zeros(20_000), 5.0))
+
+
+def test_no_number_is_made_of_a_tiny_delta() -> None:
+    values = [spent(2, 4, 0.2, 1.0, delta) for delta in (1e-5, 1e-100, 1e-300)]
+    assert values == sorted(values)
+    assert values[-1] > 40
+    with pytest.raises(AccountantError, match="too small"):
+        spent(2, 4, 0.2, 1.0, 5e-324)
+
+
 def test_the_bound_errs_seldom() -> None:
     drawn = mixture(3, 15, 0.2, 1.0).tilted(2)
     truth, share = bound(drawn, 1e-12, sign=1)(0.5), 128

@@ -539,6 +539,15 @@ def test_a_schedule_trains_as_its_numbers_set_before_each_step_do() -> None:
     assert torch.equal(torch.cat([p.detach().flatten() for p in by_hand.parameters()]), reached)
 
 
+def test_noise_for_a_schedule_stays_what_it_is_if_another_rate_is_set() -> None:
+    noise = {"kind": "dense", "rates": "learning_rate"}
+    training = start(learning_rate=COSINE, sampler="cyclic", noise=noise, seed=1)
+    before = training.statement
+    for _ in training:
+        training.set(learning_rate=0.1)
+    assert training.statement == before
+
+
 def test_what_was_set_is_part_of_a_saved_training(tmp_path: Path) -> None:
     whole, half, rest = network(), network(), network()
     for model, stop in ((whole, None), (half, 3)):

@@ -82,7 +82,7 @@ def test_the_slice_has_every_family_of_methods_and_data_and_every_kind_of_artefa
     every = set().union(*(covered(plan.study(name)) for name in (*plan.paper_studies, LEAGUE)))
     slice_ = set().union(*(covered(plan.study(name)) for name in (*ARTEFACTS, LEAGUE)))
     assert slice_ == every
-    assert len(every) > 25
+    assert len(every) >= 25
 
 
 @pytest.mark.long

@@ -173,7 +173,8 @@ def _seal(calibration: Calibration) -> str:
 @lru_cache(maxsize=1)
 def _analysis() -> str:
     digest = hashlib.sha256(" ".join(map(version, COMPUTED_BY)).encode())
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    rates = Path(__file__).parents[1] / "core/schedule.py"  # what noise may be optimised for
+    for path in (*sorted(Path(__file__).parent.rglob("*.py")), rates):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -217,12 +218,13 @@ def calibrate(budget: Budget) -> Calibration:
 
 @lru_cache(maxsize=64)
 def _accounted(budget: Budget, sigma: float) -> Calibration:
-    """Return what T steps at σ spend."""
+    """Return what T steps at σ spend; what bounds all of them bounds the first ones, too."""
+    epsilon, places = budget.spent(sigma), sorted(set(budget.evaluation_steps))
     return Calibration(
         budget=budget,
         noise_multiplier=sigma,
-        epsilon=budget.spent(sigma),
-        spent={t: budget.spent(sigma, t) for t in sorted(set(budget.evaluation_steps))},
+        epsilon=epsilon,
+        spent={t: min(epsilon, budget.spent(sigma, t)) for t in places},
         adjacency=budget.adjacency,
     )
 

@@ -601,8 +601,12 @@ def optimal_dense(
     dual = np.ones(steps)
     for _ in range(rounds):
         root = np.sqrt(dual)
-        values, vectors = np.linalg.eigh(root[:, None] * gram * root)
-        halves = np.sqrt(np.maximum(values, np.finfo(float).eps * values[-1]))
+        if rates is None:
+            values, vectors = np.linalg.eigh(root[:, None] * gram * root)
+            halves = np.sqrt(np.maximum(values, np.finfo(float).eps * values[-1]))
+        else:  # no squares: with small rates C would follow from how a processor rounds
+            _, halves, transposed = np.linalg.svd(workload * root)
+            vectors = transposed.T
         middle = (vectors * halves) @ vectors.T
         scale = np.sqrt(np.diag(middle)) / root  # square root of X's diagonal
         inverse = (vectors / halves) @ vectors.T * np.outer(root * scale, root * scale)

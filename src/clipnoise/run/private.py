@@ -356,13 +356,17 @@ class PrivateTraining:
         Raises:
             UserError: it cannot change during training, or the value is wrong.
         """
-        method, allowed = self._trainer.procedure.method, self._may_be_set()
+        procedure, allowed = self._trainer.procedure, self._may_be_set()
         for name in numbers:
             if name not in allowed:
                 raise unknown("setting that can change during training", name, allowed)
         with _as_arguments():
-            method = parse(type(method), {**to_plain(method), **numbers}, key="method")
-            self._trainer.procedure = replace(self._trainer.procedure, method=method)
+            values = {**to_plain(procedure.method), **numbers}
+            method = parse(type(procedure.method), values, key="method")
+            # Noise that is optimised for the first learning rates stays what it is.
+            assert procedure.privacy is not None  # this loop is private
+            privacy = replace(procedure.privacy, noise=procedure.mechanism.noise)
+            self._trainer.procedure = replace(procedure, method=method, privacy=privacy)
         self._numbers |= {name: to_plain(method)[name] for name in numbers}
 
     def _may_be_set(self) -> tuple[str, ...]:

@@ -190,7 +190,7 @@ def _smallest(of: Bound, delta: float, start: float = 0.0) -> float:
     if of(start) <= delta:
         return start
     low, high = start, start + 1.0
-    while of(high) > delta:
+    while not of(high) <= delta:
         low, high = high, 2 * high
         if high > 1e4:
             raise too_small()

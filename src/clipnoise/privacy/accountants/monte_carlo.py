@@ -74,7 +74,8 @@ def monte_carlo_epsilon(releases: Releases) -> float:
     Raises:
         AccountantError: the noise is too small, or the run too long.
     """
-    certainty = math.log(4 * SIGMAS / (FAILURE * releases.delta))  # ln(1/ρ): two bounds a direction
+    # ln(1/ρ): two bounds a direction
+    certainty = math.log(4 * SIGMAS / FAILURE) - math.log(releases.delta)
     return _mixture(releases).epsilon(releases.delta * (1 - FAILURE), certainty)
 
 
@@ -90,7 +91,8 @@ def monte_carlo_delta(releases: Releases, epsilons: Array) -> Array:
     """
     failure = FAILURE * releases.delta
     # Two bounds by each of three densities a direction.
-    certainty = math.log(12 * SIGMAS * GRIDS * len(epsilons) / failure)
+    events = 12 * SIGMAS * GRIDS * len(epsilons)
+    certainty = math.log(events / FAILURE) - math.log(releases.delta)
     return _mixture(releases).deltas(epsilons, releases.delta, certainty) + failure
 
 

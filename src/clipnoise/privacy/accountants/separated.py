@@ -166,7 +166,7 @@ def _tails(log_ratios: Array, certainty: float) -> Iterator[Bound]:
     highest = np.asarray(ndtri(beta.isf(chance, ranks, draws + 1 - ranks)))
     lowest = np.asarray(ndtri(beta.ppf(chance, ranks, draws + 1 - ranks)))
     for low, high in combinations(range(len(ranks)), 2):
-        if lowest[high] > highest[low]:
+        if lowest[high] > highest[low] and values[high] > values[low]:
             slope = (lowest[high] - highest[low]) / (values[high] - values[low])
             yield _tail(values[low], highest[low] - slope * values[low], slope)
 

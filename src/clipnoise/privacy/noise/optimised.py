@@ -14,6 +14,7 @@ from clipnoise.privacy.noise.base import NoiseCorrelation
 if TYPE_CHECKING:
     from clipnoise.privacy.noise_strategies import Array
 
+SMALLEST = 1e-3  # of rates over the largest one: others would hardly determine C
 LONGEST = 5000  # steps: the search with rates holds a few matrices of T² numbers
 
 
@@ -37,6 +38,8 @@ class OptimisedNoise(NoiseCorrelation):
     def weights(self, steps: int) -> Array | None:
         """Return η of each step over the largest one, shape (T,); None without rates.
 
+        What is below a thousandth counts as a thousandth.
+
         Raises:
             UserError: they are those of a run, and of none in particular.
         """
@@ -47,7 +50,7 @@ class OptimisedNoise(NoiseCorrelation):
                 "noise.rates: learning_rate is that of a run; give the schedule itself here."
             )
         values = np.array([self.rates.at(step, steps) for step in range(1, steps + 1)])
-        return np.asarray(values / values.max())
+        return np.asarray(np.maximum(values / values.max(), SMALLEST))
 
 
 def in_run(noise: NoiseCorrelation, learning_rate: object, steps: int) -> NoiseCorrelation:
