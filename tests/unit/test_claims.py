@@ -302,6 +302,7 @@ def test_a_method_may_be_compared_with_itself_on_another_dataset(tmp_path: Path)
         ({"datasets": ["digits"], "than_dataset": "digit"}, r"0\.than_dataset: .* mean 'digits'"),
         ({"than_dataset": "digits"}, r"claims\.0: `than_dataset` needs `datasets`"),
         ({"than": [], "against": "best", "about": 1}, r"`against` need `than`"),
+        ({"between": [None, None]}, r"claims\.0: `between` needs at least one end"),
         ({"about": 0.1, "between": [0.1, None]}, "give at most one of `between` and `about`"),
         ({"about": [0, None]}, r"claims\.0: `about` 0 needs `within`"),
         ({"within": 0.1}, r"claims\.0: `within` needs `about`"),

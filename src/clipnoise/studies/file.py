@@ -99,6 +99,8 @@ class PaperClaim:
             raise ValueError("`than_panel`, `than_dataset` and `against` need `than`")
         if self.than_dataset and not self.datasets:
             raise ValueError("`than_dataset` needs `datasets`")
+        if self.between == (None, None):
+            raise ValueError("`between` needs at least one end")
         if not self.than and self.between is None and self.about is None:
             raise ValueError("a claim without `than` needs a bound")
         if self.about is None and self.within is not None:
