@@ -94,7 +94,7 @@ def test_epsilon_grows_with_the_steps_taken() -> None:
     [
         ("poisson", 2, "Allowed: balls-in-bins, b-min-sep, cyclic-poisson, cyclic"),
         ("cyclic-poisson", 11, "at most n/B = 10"),
-        ("fixed-size", 40, "Allowed: balls-in-bins, cyclic-poisson, cyclic, full"),
+        ("fixed-size", 40, "Allowed: balls-in-bins, b-min-sep, cyclic-poisson, cyclic, full"),
         ("ciclyc", 1, "Did you mean 'cyclic'"),
     ],
 )
