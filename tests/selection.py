@@ -29,6 +29,7 @@ ONLY_IN_FULL = {
     "tests/unit/test_speed_benchmark.py": "measures in processes of its own",
     "tests/workflow/test_every_dataset.py": "trains on every dataset",
     "tests/workflow/test_kills.py": "kills runs for a while",
+    "tests/workflow/test_league_task.py": "trains a screen and a confirmation",
     "tests/workflow/test_made_again.py": "runs a study several times",
     "tests/workflow/test_mlflow_pages.py": "a server of MLflow, and its pages",
     "tests/workflow/test_store_faults.py": "servers of databases",
