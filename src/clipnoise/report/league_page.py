@@ -43,7 +43,8 @@ CONFIRMED = (
     "set, and are nominal.",
     "Better and worse than: from how many methods it is told apart, on these test examples, at one "
     "level over all pairs and settings.",
-    "Collapsed: diverged, or no better than a constant prediction.",
+    "Collapsed: diverged, or not above the best constant prediction by more than 1.96 standard "
+    "errors of the test set, which are many points where it is small.",
     "Time: processor time in steps over that of DP-SGD, the median of runs.",
     "p: the larger one of two tests whether the method can be the best, times the number of "
     "settings. The test for all examples like those of the test set is nominal.",
