@@ -29,6 +29,7 @@ from lower_bounds import (
 )
 from mechanisms import mechanism, participation_under
 from scipy.stats import binom, hypergeom
+from waiting import patterns
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
@@ -427,27 +428,9 @@ def test_turns_that_are_drawn_cost_what_they_move_through_correlated_noise(setti
             assert found <= 1.05 * least + 0.02, (found, least, noise, groups, steps, sigma, delta)
 
 
-def separated(column: np.ndarray, rate: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what two or three steps of b-min-sep move, rows by patterns, and their chances."""
-    bands = len(column)
-    able = 1 / (1 + (bands - 1) * rate)
-    chances: Counter[tuple[int, ...]] = Counter()
-    for wait in range(bands):
-        left = able * (rate if wait else 1.0)
-        for pattern in itertools.product((0, 1), repeat=steps):
-            weight, blocked = left, wait
-            for taken in pattern:
-                weight *= (rate if taken else 1 - rate) if blocked == 0 else float(not taken)
-                blocked = bands - 1 if taken else max(0, blocked - 1)
-            chances[pattern] += weight
-    every = [pattern for pattern, weight in chances.items() if weight > 0]
-    rows = [np.convolve(pattern, column) for pattern in every]
-    return np.stack(rows, axis=1), np.array([chances[pattern] for pattern in every])
-
-
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_waiting_between_turns_costs_what_all_patterns_show(settings: int) -> None:
-    """Three rows are released: in the last of two bands, nobody takes part any more."""
+    """Three rows are released; with two bands, nobody takes part in the last of them."""
     draw = np.random.default_rng(63)
     for number in range(settings):
         bands = 1 + number % 2
@@ -458,7 +441,8 @@ def test_waiting_between_turns_costs_what_all_patterns_show(settings: int) -> No
         found = given.epsilon("monte-carlo", noise_multiplier=sigma, delta=delta)
         strategy = noise.strategy(steps, bands)
         column = np.ones(1) if strategy is None else strategy.matrix()[:bands, 0]
-        moved, chances = separated(column, rate, steps)
+        every, chances = patterns(bands, steps, rate)
+        moved = np.stack([np.convolve(pattern, column) for pattern in every], axis=1)
         pair = turns(moved, sigma, chances)
         least = max(epsilon_at_least([(one, 1)], delta) for one in (pair, reverse(pair)))
         assert least * EXACT <= found, (found, least, bands, rate, sigma, delta)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,11 @@ import torch
 from budgets import flat_budget
 from mechanisms import mechanism
 from numpy.typing import NDArray
+from small_samples import misled
+from waiting import patterns
 
 from clipnoise.errors import UserError
-from clipnoise.privacy.accountants.mixture import bound, log_most
+from clipnoise.privacy.accountants.mixture import log_most
 from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError
 from clipnoise.privacy.accountants.separated import Separated, _tails
@@ -40,22 +41,6 @@ def spent(
 ) -> float:
     given = Participation(groups=bands, sampling_rate=rate, steps=steps, noise=noise_of(bands))
     return given.epsilon("monte-carlo", noise_multiplier=sigma, delta=delta, steps=first)
-
-
-def patterns(bands: int, steps: int, rate: float) -> tuple[Array, Array]:
-    """Return every pattern, 0 or 1 by step, and its probability by the words of the sampler."""
-    start = [1.0, *[rate] * (bands - 1)]  # waits for 0, 1, …, b − 1 steps
-    chances: Counter[tuple[int, ...]] = Counter()
-    for pattern in product((0, 1), repeat=steps):
-        for wait, weight in enumerate(start):
-            chance, left = weight / sum(start), wait
-            for takes_part in pattern:
-                able = left == 0
-                chance *= (rate if takes_part else 1 - rate) if able else 1 - takes_part
-                left = bands - 1 if takes_part else max(0, left - 1)
-            chances[pattern] += chance
-    kept = [(pattern, chance) for pattern, chance in chances.items() if chance > 0]
-    return np.array([p for p, _ in kept], float), np.array([chance for _, chance in kept])
 
 
 def means(bands: int, steps: int, rate: float, sigma: float) -> tuple[Array, Array]:
@@ -228,16 +213,7 @@ def test_no_number_is_made_of_a_tiny_delta() -> None:
 
 
 def test_the_bound_errs_seldom() -> None:
-    drawn = mixture(3, 15, 0.2, 1.0).tilted(2)
-    truth, share = bound(drawn, 1e-12, sign=1)(0.5), 128
-    misled = 0
-    for start in range(0, 400 * share, share):
-        rows = slice(start, start + share)
-        part = replace(
-            drawn, log_ratios=drawn.log_ratios[rows], log_weights=drawn.log_weights[rows]
-        )
-        misled += bound(part, math.log(20), sign=1)(0.5) < truth
-    assert misled <= 80
+    assert misled(mixture(3, 15, 0.2, 1.0).tilted(2), 0.5, size=128) <= 80
 
 
 def test_epsilon_grows_with_the_steps_that_are_released() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pypdf
 import pytest
 import yaml
-from workflows import ROOT, environment
+from workflows import ROOT, environment, link_checkout
 
 from clipnoise.audit.judge.verdict import Attacked, Judgement
 from clipnoise.cli import main
@@ -45,11 +45,7 @@ TINY = {
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout whose league is tiny, as the folder of work."""
-    for name in ("Snakefile", "profiles", "envs", "workflow/rules", "workflow/scales",
-                 "workflow/report", "workflow/reproductions", "reports/templates",
-                 "reports/published"):  # fmt: skip
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).symlink_to(ROOT / name)
+    link_checkout(tmp_path)
     (tmp_path / "workflow" / "studies" / "league").mkdir(parents=True)
     (tmp_path / "workflow" / "studies" / "league" / "lite.yaml").write_text(yaml.safe_dump(TINY))
     (tmp_path / "config.yaml").write_text("studies: [league/lite]\ntracking: 'off'\n")

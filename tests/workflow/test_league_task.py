@@ -8,7 +8,7 @@ from typing import Any
 import forked_snakemake
 import pytest
 import yaml
-from workflows import ROOT, environment
+from workflows import environment, link_checkout
 
 from clipnoise.cli import main
 
@@ -50,11 +50,7 @@ report: [{kind: table, costs: true}]
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout whose league has one tiny task, as the folder of work."""
-    for name in ("Snakefile", "profiles", "envs", "workflow/rules", "workflow/scales",
-                 "workflow/report", "workflow/reproductions", "reports/templates",
-                 "reports/published"):  # fmt: skip
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).symlink_to(ROOT / name)
+    link_checkout(tmp_path)
     league = tmp_path / "workflow" / "studies" / "league"
     league.mkdir(parents=True)
     (league / "shared.yaml").write_text(yaml.safe_dump(SHARED))

@@ -78,3 +78,12 @@ def run_here(command: str) -> None:
         place = Path(called[called.index("--out") + 1])
         place.parent.mkdir(parents=True, exist_ok=True)
     assert main(called) == 0, command
+
+
+def link_checkout(folder: Path) -> None:
+    """Link into a folder all that a checkout has besides studies and its config.yaml."""
+    for name in ("Snakefile", "profiles", "envs", "workflow/rules", "workflow/scales",
+                 "workflow/report", "workflow/reproductions", "reports/templates",
+                 "reports/published"):  # fmt: skip
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(ROOT / name)

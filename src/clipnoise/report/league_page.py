@@ -192,7 +192,7 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
     without = [_place(row) for _, row in where(out, method=BASELINE).iterrows()]
     some = len(out.drop_duplicates(["task", "epsilon"]))
     yield (
-        f"In {some} of them some method is shown not to be the best, and DP-SGD in "
+        f"Some method is shown not to be the best in {some or 'none'} of them, and DP-SGD in "
         f"{len(without) or 'none'}" + (f": {listing(without)}." if without else ".")
     )
     alone = [rows.iloc[0] for _, rows in left if len(rows) == 1]
