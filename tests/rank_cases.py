@@ -60,7 +60,7 @@ class Case:
                     "id": "digits-users" if users else "digits",
                     **({"public_examples": 60} if public else {}),
                 },
-                "model": "logistic",
+                "model": method.made_for or "logistic",
                 "method": {"id": self.method, **options},
                 "privacy": privacy if built.query.draws else None,
                 "training": {

@@ -90,6 +90,14 @@ def test_a_gpu_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) ->
     assert "torch finds no GPU here" in capsys.readouterr().err
 
 
+# Kinds of attention whose sums have an order that changes, and how torch turns them off.
+FUSED = {
+    torch.backends.cuda.flash_sdp_enabled: torch.backends.cuda.enable_flash_sdp,
+    torch.backends.cuda.mem_efficient_sdp_enabled: torch.backends.cuda.enable_mem_efficient_sdp,
+    torch.backends.cuda.cudnn_sdp_enabled: torch.backends.cuda.enable_cudnn_sdp,
+}
+
+
 @pytest.fixture
 def settings() -> Iterator[None]:
     """Put torch's settings back."""
@@ -98,6 +106,8 @@ def settings() -> Iterator[None]:
     yield
     matmul.allow_tf32, convolution.allow_tf32, convolution.benchmark = before
     torch.use_deterministic_algorithms(False)
+    for enable in FUSED.values():
+        enable(True)
 
 
 @pytest.mark.usefixtures("settings")
@@ -108,3 +118,4 @@ def test_a_gpu_computes_in_full_float32_and_repeatably(monkeypatch: pytest.Monke
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32
     assert torch.are_deterministic_algorithms_enabled()
+    assert not any(enabled() for enabled in FUSED)

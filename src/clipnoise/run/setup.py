@@ -127,7 +127,8 @@ def exact_arithmetic(device: str) -> None:
     """Let this process compute in full float32, and repeatably, where a GPU would rather be fast.
 
     Convolutions in TF32 keep ten bits: a clipped vector would be longer than C. Sums in an order
-    that changes would make a resumed run differ from one that never stopped.
+    that changes would make a resumed run differ from one that never stopped. Fused attention adds
+    its gradients in such an order, and does so even where deterministic kernels are asked for.
     """
     if device.startswith("cuda"):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -135,6 +136,9 @@ def exact_arithmetic(device: str) -> None:
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def on_device(splits: Splits, device: str) -> Splits:

@@ -102,6 +102,18 @@ class Sampler(Draws):
         super().__init__(generator)
         self.examples = examples
 
+    def require_each(self, values: Tensor) -> None:
+        """Refuse a saved state that is of a sampler over another number of examples.
+
+        Args:
+            values: what was saved of each example, shape (n,).
+
+        Raises:
+            ValueError: there are more or fewer than n.
+        """
+        if len(values) != self.examples:
+            raise ValueError(f"the state has {len(values)} examples, not {self.examples}")
+
     def sample(self) -> Tensor:
         """Draw the next batch: sorted indices of examples, int64, shape (b,)."""
         raise NotImplementedError

@@ -56,13 +56,7 @@ class CyclicPoissonSampler(PoissonSampler):
         return {**super().get_state(), "order": self._order.clone(), "step": step}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """Go to a saved position; the batches that follow are the same bit for bit.
-
-        Raises:
-            ValueError: the state is of a sampler over another number of examples.
-        """
-        if len(state["order"]) != self.examples:
-            raise ValueError(f"the state has {len(state['order'])} examples, not {self.examples}")
+        self.require_each(state["order"])
         super().set_state(state)
         self._order = state["order"].clone()
         self._step = int(state["step"])

@@ -60,13 +60,7 @@ class BMinSepSampler(Sampler):
         return {**super().get_state(), "waiting": self._waiting.clone()}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """Go to a saved position; the batches that follow are the same bit for bit.
-
-        Raises:
-            ValueError: the state is of a sampler over another number of examples.
-        """
-        if len(state["waiting"]) != self.examples:
-            raise ValueError(f"the state has {len(state['waiting'])} examples, not {self.examples}")
+        self.require_each(state["waiting"])
         super().set_state(state)
         self._waiting = state["waiting"].clone()
 
