@@ -26,6 +26,7 @@ from clipnoise.gradients.factored.uses import (
     gram,
     scaled_pairs,
     scaled_pairs_pay,
+    times_larger,
 )
 
 Pair = tuple[int, int]
@@ -233,7 +234,8 @@ class Patches(InProducts):
         if self.held is not None:  # of all examples
             parts = [(grad, self.held)]
         else:
-            fitting = max(1, FORMED // (self.rows * math.prod(self.shape[1:])))
+            formed = times_larger(grad) * FORMED
+            fitting = max(1, formed // (self.rows * math.prod(self.shape[1:])))
             inputs = map(self.geometry.patches_as_rows, torch.split(self.inputs, fitting))
             parts = zip(torch.split(grad, fitting), inputs, strict=True)
         for some, rows in parts:

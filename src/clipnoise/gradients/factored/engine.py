@@ -32,6 +32,7 @@ from clipnoise.gradients.factored.uses import (
     Squares,
     Use,
     slack_of,
+    times_larger,
 )
 from clipnoise.models.recomputed import handled
 
@@ -118,6 +119,7 @@ class FactoredEngine(GradientEngine):
         total = torch.zeros_like(self.flat.theta)
         masks = Masks.of(clipping, count)
         groups, order = Groups.of(clipping, count)
+        groups = replace(groups, at_once=times_larger(total))
         x, y, ordered = inputs, targets, masks
         if order is not None:
             x, y, ordered = inputs[order], targets[order], masks.reordered(order)

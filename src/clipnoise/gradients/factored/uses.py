@@ -33,6 +33,14 @@ CACHED = 2**21
 # Elements of a band: some rows of a wide parameter, whose scale and gradients then stay in the
 # cache of one core while they are multiplied and their norms are taken.
 BAND = 2**17
+# How many times as much of all these a GPU forms at once: it waits between kernels, which take as
+# long for a few numbers as for a million.
+ON_A_GPU = 32
+
+
+def times_larger(like: Tensor) -> int:
+    """Return how many times as much is formed at once as on a CPU, where this tensor is."""
+    return ON_A_GPU if like.is_cuda else 1
 
 
 @dataclass(frozen=True)
@@ -80,9 +88,11 @@ class Groups:
 
     Attributes:
         runs: (size, count) for each run of successive groups of equal size.
+        at_once: how many times as much of them is formed at once as on a CPU: see `times_larger`.
     """
 
     runs: tuple[tuple[int, int], ...]
+    at_once: int = 1
 
     @classmethod
     def single(cls, examples: int) -> Groups:
@@ -128,7 +138,7 @@ class Groups:
         return max(size for size, _ in self.runs)
 
     def pieces(self, elements: int) -> Iterator[Piece]:
-        """Cut the batch into pieces that fit in cache and hold groups of one size each.
+        """Cut the batch into pieces that fit in a CPU's cache and hold groups of one size each.
 
         Each thread gets as many groups as the others, where more than one fits.
 
@@ -137,7 +147,7 @@ class Groups:
         """
         start, threads = 0, torch.get_num_threads()
         for size, count in self.runs:
-            fitting = max(1, CACHED // max(1, elements * size))
+            fitting = max(1, self.at_once * CACHED // max(1, elements * size))
             fitting = fitting // threads * threads or fitting
             for first in range(0, count, fitting):
                 number = min(fitting, count - first)
@@ -391,7 +401,8 @@ def scaled_pairs(
     """
     pairs = torch.ones(rows[0].shape[1], others[0].shape[1], dtype=torch.bool)
     first, second = (pairs.triu() if same else pairs).nonzero(as_tuple=True)
-    fitting = max(1, CACHED // (len(first) * (len(square) + 2 * square.shape[1])))
+    held = len(first) * (len(square) + 2 * square.shape[1])
+    fitting = max(1, times_larger(square) * CACHED // held)
     parts = zip(*(torch.split(factor, fitting) for factor in (*rows, *others)), strict=True)
     some = []
     for left, right, left_, right_ in parts:
@@ -546,7 +557,7 @@ class ParameterGradient:
 
     def _by_bands(self, scale: Tensor | None) -> Squares:
         """Instantiate some rows of some gradients at a time, and take their norms."""
-        bands = bands_of(self.uses[0].shape)
+        bands = bands_of(self.uses[0].shape, self.groups.at_once)
         held = math.prod(self.uses[0].shape[1:]) * bands[0].stop
         parts = []
         for piece in self.groups.pieces(sum(held + use.workspace for use in self.uses)):
@@ -563,9 +574,14 @@ class ParameterGradient:
         return Squares(torch.cat(parts).double().square())
 
 
-def bands_of(shape: torch.Size) -> list[slice]:
-    """Cut a parameter into bands of rows along its first axis, all but the last in whole blocks."""
+def bands_of(shape: torch.Size, at_once: int = 1) -> list[slice]:
+    """Cut a parameter into bands of rows along its first axis, all but the last in whole blocks.
+
+    Args:
+        shape: of the parameter.
+        at_once: as in `Groups`.
+    """
     row = math.prod(shape[1:])
     whole = BLOCK // math.gcd(BLOCK, row)  # rows
-    rows = max(whole, BAND // row // whole * whole)
+    rows = max(whole, at_once * BAND // row // whole * whole)
     return [slice(start, min(start + rows, shape[0])) for start in range(0, shape[0], rows)]
