@@ -52,6 +52,40 @@ def league(context: click.Context, folder: Path, pdf: Path | None) -> None:
 
 
 @options.command(league)
+def pilot(
+    task: Task,
+    config: Annotated[Path, "Sets the folders of data and weights."] = Path("config.yaml"),
+) -> int:
+    """Try whether something can be learned in TASK at each ε of its study, by docs/league.md.
+
+    The best of the first six trials of SGD, and of DP-SGD at each ε, must exceed the class that is
+    most frequent in training by 1.96 standard errors, on validation examples. The exit code is 1
+    if one does not.
+    """
+    from clipnoise.report.formats import count
+    from clipnoise.studies.pilot import ERRORS, constant, piloted
+
+    plan, root, study = _planned(task, config)
+    cache = root / plan.config.cache
+    beside = constant(study, cache)
+    print(
+        f"{task}: {100 * beside.accuracy:.1f}% of {beside.examples} validation examples, of "
+        f"{count(beside.splits, 'split')}, have the class that is most frequent in training"
+    )
+    learns = True
+    for best in piloted(study, cache, root / plan.config.weights):
+        name = best.method if best.epsilon is None else f"{best.method}, ε = {best.epsilon:g}"
+        errors = beside.errors_above(best.accuracy)
+        learns &= errors >= ERRORS
+        verdict = "" if errors >= ERRORS else f": less than {ERRORS}"
+        print(
+            f"{name:<16}{100 * best.accuracy:6.1f}%  {errors:5.1f} standard errors above{verdict}",
+            flush=True,
+        )
+    return int(not learns)
+
+
+@options.command(league)
 def publish(
     task: Task,
     folder: Folder = FOLDER,
@@ -115,7 +149,13 @@ def titles(folder: Path) -> dict[str, str]:
 
 def _task(task: str, config: Path) -> tuple[Study, Path]:
     """Return the study of a task, and the results folder."""
+    plan, root, study = _planned(task, config)
+    return study, root / plan.config.results
+
+
+def _planned(task: str, config: Path) -> tuple[Plan, Path, Study]:
+    """Return a plan of one task, the folder that it is below, and the task's study."""
     root = config.parent
     values = {**read_yaml(config), "studies": [f"{LEAGUE}/{task}"], "scale": "paper"}
     plan = Plan.from_values(values, root / "workflow" / "studies", root=root)
-    return plan.study(plan.configured[0]), root / plan.config.results
+    return plan, root, plan.study(plan.configured[0])

@@ -1,0 +1,127 @@
+"""The pilot of a task of the league: at which ε something can be learned in it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.run.setup import WEIGHTS, load_data
+from clipnoise.run.spec import RunSpec
+from clipnoise.run.train import train
+from clipnoise.studies.study import Study
+
+METHODS = ("sgd", "dp-sgd")
+SEED = 9001  # nothing else uses it
+TRIALS = 6  # of each method, the first ones of its search
+ENOUGH, SPLITS = 500, (1, 2, 3, 4)  # with fewer validation examples, the seeds of other splits
+ERRORS = 1.96  # standard errors by which the majority class must be exceeded
+
+
+@dataclass(frozen=True)
+class Constant:
+    """What predicting the class that is most frequent in training gives on validation examples.
+
+    Attributes:
+        examples: how many there are, over all splits.
+        splits: how many splits they are of.
+        accuracy: the share of them that have this class.
+    """
+
+    examples: int
+    splits: int
+    accuracy: float
+
+    def errors_above(self, accuracy: float) -> float:
+        """Return by how many standard errors an accuracy exceeds it."""
+        p = self.accuracy
+        return (accuracy - p) / math.sqrt(max(p * (1 - p), 1e-12) / self.examples)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of the first trials of a method.
+
+    Attributes:
+        method: its id.
+        epsilon: of its budget; None for a method without one.
+        accuracy: on validation examples, the mean over splits.
+    """
+
+    method: str
+    epsilon: float | None
+    accuracy: float
+
+
+def constant(task: Study, cache: Path) -> Constant:
+    """Return the constant prediction of a task of the league.
+
+    Args:
+        task: its study.
+        cache: the folder of prepared datasets.
+
+    Raises:
+        UserError: the dataset is not prepared.
+    """
+    found = []
+    for spec in _splits(next(iter(_trials(task).values()))[0], cache):
+        data = load_data(spec, cache)
+        train_targets, targets = (
+            part.targets[slice(None)].flatten() for part in (data.train, data.validation)
+        )
+        found.append((targets == train_targets.mode().values).float().mean().item())
+    return Constant(len(targets) * len(found), len(found), statistics.mean(found))
+
+
+def piloted(task: Study, cache: Path, weights: Path = WEIGHTS) -> Iterator[Best]:
+    """Train the first trials of SGD, and of DP-SGD at each ε, and yield the best of each.
+
+    They are measured on all parts of the data; what is yielded is of validation examples alone.
+
+    Args:
+        task: its study.
+        cache, weights: the folders of prepared datasets and pretrained weights.
+
+    Raises:
+        UserError: the dataset is not prepared.
+    """
+    for (method, epsilon), trials in _trials(task).items():
+        budget = trials[0].budget
+        calibration = None if budget is None else calibrate(budget)
+        means = []
+        for spec in trials:
+            outcomes = [
+                train(one, cache=cache, weights=weights, calibration=calibration)
+                for one in _splits(replace(spec, seed=SEED), cache)
+            ]
+            means.append(
+                statistics.mean(
+                    outcome.metrics[-1].validation_accuracy if outcome.status == "completed" else 0
+                    for outcome in outcomes
+                )
+            )
+        yield Best(method, epsilon, max(means))
+
+
+def _trials(task: Study) -> dict[tuple[str, float | None], list[RunSpec]]:
+    """Return the first trials of each method and ε, from its first search."""
+    found: dict[tuple[str, float | None], list[RunSpec]] = {}
+    for run in task.runs:
+        spec = run.spec
+        epsilon = None if spec.privacy is None else spec.privacy.epsilon
+        if run.label in METHODS and spec.tuning is not None:
+            configurations = task.searches[spec.tuning.key].configurations
+            found.setdefault((run.label, epsilon), [one[0] for one in configurations[:TRIALS]])
+    return dict(
+        sorted(found.items(), key=lambda item: (METHODS.index(item[0][0]), item[0][1] or 0))
+    )
+
+
+def _splits(spec: RunSpec, cache: Path) -> list[RunSpec]:
+    """Return a run on its own split, or on four others where that has too few examples."""
+    if len(load_data(spec, cache).validation) >= ENOUGH:
+        return [spec]
+    return [replace(spec, dataset=replace(spec.dataset, split_seed=seed)) for seed in SPLITS]
