@@ -131,7 +131,10 @@ def test_missing_data_are_named_with_the_command_that_fetches_them(
 
 # Accuracy of each method by seed; the seeds differ alike for all, so that pairs tell more.
 LEVELS = {"dp-sgd": 0.80, "mine": 0.84, "close": 0.841, "far": 0.90, "worst": 0.70, "other-ε": 0.95}
-WOBBLE = {1: (0.0, 0.0), 2: (0.02, 0.002), 3: (-0.01, -0.002)}
+WOBBLE = {
+    **{1: (0.0, 0.0), 2: (0.02, 0.002), 3: (-0.01, -0.002), 4: (0.01, 0.003)},
+    **{5: (-0.02, -0.004), 6: (0.015, 0.001), 7: (-0.015, -0.001), 8: (0.0, 0.001)},
+}
 
 
 def runs_of(tmp_path: Path, *methods: str, **changes: Any) -> pd.DataFrame:
@@ -150,7 +153,7 @@ def runs_of(tmp_path: Path, *methods: str, **changes: Any) -> pd.DataFrame:
     return read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
 
 
-def test_a_method_is_ranked_with_the_ranks_that_seeds_do_not_exclude(tmp_path: Path) -> None:
+def test_a_method_is_ranked_with_the_ranks_that_sign_flips_do_not_exclude(tmp_path: Path) -> None:
     league = run_rows(runs_of(tmp_path, "dp-sgd", "close", "far", "worst"))
     nominal = run_rows(runs_of(tmp_path, "other-ε", claim="nominal"))
     league = pd.concat([league, nominal])
@@ -158,7 +161,7 @@ def test_a_method_is_ranked_with_the_ranks_that_seeds_do_not_exclude(tmp_path: P
     (at,) = found["settings"]
     assert at["rank"] == {"rank": 3, "low": 2, "high": 3, "of": 5}
     assert at["over"] == pytest.approx([0.04, 0.04, 0.04])
-    assert (at["mean"], at["time"], found["time"]) == (pytest.approx(0.84 + 0.01 / 3), 1.5, 1.5)
+    assert (at["mean"], at["time"], found["time"]) == (pytest.approx(0.84), 1.5, 1.5)
     assert found["held_up"]
     assert at["not_ranked"] == ["other-ε"]
     heads, (row,) = standing_rows({**found, "baseline": "dp-sgd"})
@@ -181,6 +184,7 @@ def test_published_results_rank_like_those_of_this_folder(tmp_path: Path) -> Non
 
 def test_the_seeds_of_a_search_count_as_one_pair(tmp_path: Path) -> None:
     mine = runs_of(tmp_path, "dp-sgd", "mine", panel="confirm")
+    mine = mine[mine["seed"] <= 3].copy()
     mine["search"] = mine["seed"].map({1: 1, 2: 1, 3: 2})
     mine.loc[mine["method"] == "mine", "test_accuracy"] += mine["seed"].map(
         {1: 0.1, 2: 0.0, 3: 0.0}
@@ -222,10 +226,10 @@ def test_a_method_that_diverged_has_no_rank_and_says_so(tmp_path: Path) -> None:
     mine.loc[(mine["method"] == "mine") & (mine["seed"] == 2), "status"] = "diverged"
     found = standing(mine, run_rows(mine).head(0), "mine", "dp-sgd")
     (at,) = found["settings"]
-    assert (at["rank"], at["runs"], at["planned"]) == (None, 2, 3)
+    assert (at["rank"], at["runs"], at["planned"]) == (None, 7, 8)
     assert at["not_ranked"] == ["mine"]
     _, (row,) = standing_rows({**found, "baseline": "dp-sgd"})
-    assert "(1 of 3 runs failed)" in row[3]
+    assert "(1 of 8 runs failed)" in row[3]
 
 
 def test_an_entry_chooses_by_what_its_league_is_ranked_by(lite: Study, tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from reporting_data import run_row, write_table
-from scipy import stats
 
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_runs
-from clipnoise.report.statistics import Sample, judge, paired_p_value, sample
+from clipnoise.report.statistics import Sample, judge, sample
 from clipnoise.studies.audits import holm
 from clipnoise.studies.columns import RUN_COLUMNS
 
@@ -58,35 +57,6 @@ def test_a_diverged_run_counts_as_diverged_whatever_its_last_evaluation(tmp_path
     found = sample(table(tmp_path, run_row(seed=1), lost), ACCURACY)
     assert set(found.values) == {1}
     assert found.diverged == 1
-
-
-def test_paired_t_test_has_the_closed_form_for_three_seeds():
-    # Differences 1, 2, 3: t² = 12, and with two degrees of freedom p = 1 − t/√(t² + 2).
-    p = paired_p_value({1: 1.0, 2: 2.0, 3: 3.0}, {1: 0.0, 2: 0.0, 3: 0.0})
-    assert p == pytest.approx(1 - math.sqrt(12 / 14))
-
-
-def test_pairs_are_matched_by_seed_and_unshared_seeds_are_left_out():
-    first = {1: 1.0, 2: 2.0, 3: 3.0, 9: 100.0}
-    second = {3: 0.0, 2: 0.0, 1: 0.0, 7: -100.0}
-    assert paired_p_value(first, second) == pytest.approx(1 - math.sqrt(12 / 14))
-
-
-def test_constant_differences_are_decided_without_dividing_by_zero():
-    assert paired_p_value({1: 0.5, 2: 0.7}, {1: 0.5, 2: 0.7}) == 1.0
-    assert paired_p_value({1: 0.5, 2: 0.75}, {1: 0.25, 2: 0.5}) == 0.0
-    assert math.isnan(paired_p_value({1: 0.5}, {1: 0.4}))
-
-
-def test_methods_that_all_score_zero_do_not_differ():
-    assert paired_p_value({1: 0.0, 2: 0.0}, {1: 0.0, 2: 0.0}) == 1.0
-
-
-def test_five_seeds_can_be_significant_by_the_t_test_but_never_by_the_exact_wilcoxon_test():
-    differences = [0.010, 0.011, 0.012, 0.013, 0.014]
-    wilcoxon = stats.wilcoxon(differences, method="exact").pvalue
-    assert wilcoxon == pytest.approx(0.0625)
-    assert paired_p_value(dict(enumerate(differences)), dict.fromkeys(range(5), 0.0)) < 0.05 / 5
 
 
 def test_holm_multiplies_the_smallest_p_value_most_and_never_decreases():

@@ -8,6 +8,7 @@ import pytest
 from clipnoise.report.inference.sign_flips import (
     ALL_FLIPS,
     adjusted_best,
+    apart_from,
     best_p_values,
     pairs_apart,
     sign_flips,
@@ -55,6 +56,28 @@ def test_units_needed_are_the_fewest_that_can_reject(alpha: float, units: int) -
     assert units_needed(alpha) == units
     apart = np.array([np.full(units, 1.0), np.zeros(units)])
     assert best_p_values(apart)[1] <= alpha < best_p_values(apart[:, 1:])[1]
+
+
+def test_two_methods_are_apart_as_they_are_among_all_pairs() -> None:
+    scores = results(2, 8, lead=1.0)
+    (p,) = apart_from(scores[0], scores[1:])
+    assert p == pairs_apart({"only": scores})["only"][0, 1]
+
+
+def test_a_method_is_seldom_apart_from_any_that_is_equal_to_it() -> None:
+    wrong = sum(
+        bool((apart_from(scores[0], scores[1:]) <= ALPHA).any())
+        for scores in (results(6, 8, seed) for seed in range(400))
+    )
+    assert wrong <= 400 * ALPHA + 2 * (400 * ALPHA) ** 0.5
+
+
+def test_a_worse_method_is_apart_whatever_the_others_are() -> None:
+    scores = results(5, 10)
+    scores[3] -= 20
+    p = apart_from(scores[0], scores[1:])
+    assert p[2] == 2.0**-9
+    assert (np.delete(p, 2) > p[2]).all()
 
 
 def test_equal_results_are_never_told_apart() -> None:

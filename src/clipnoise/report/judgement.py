@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+import numpy as np
 import pandas as pd
 
 from clipnoise.privacy.profile import rounded_up
@@ -13,6 +14,7 @@ from clipnoise.report.audits import page, sheet, text
 from clipnoise.report.baseline import contended, cost_ratio
 from clipnoise.report.blocks import SheetBlock, TextBlock
 from clipnoise.report.formats import DASH, METRICS, decimal, named
+from clipnoise.report.inference.sign_flips import apart_from, units_needed
 from clipnoise.report.publication import run_rows
 from clipnoise.report.records import split, where
 from clipnoise.report.statistics import (
@@ -20,10 +22,8 @@ from clipnoise.report.statistics import (
     Interval,
     paired_differences,
     paired_interval,
-    paired_p_value,
 )
 from clipnoise.report.verdict import HELD_UP
-from clipnoise.studies.audits import holm
 from clipnoise.studies.league import GIVEN
 from clipnoise.studies.screening import CONFIRM
 
@@ -261,8 +261,9 @@ def _reading(league: LeagueStanding) -> Iterator[str]:
     yield (
         f"Over {base}: the mean difference in test results, in pairs, with its 95% t-interval, "
         "which leaves out the test set. A pair is a seed, or a search where searches are repeated. "
-        "Rank: by the mean, with all ranks that a paired t-test, Holm-corrected, does not exclude "
-        f"(α = {ALPHA}). It is among {league['among']}."
+        "Rank: by the mean, with all ranks that sign flips do not exclude, at one level of "
+        f"{ALPHA} over all methods (docs/league.md); fewer than {units_needed(ALPHA)} pairs "
+        f"exclude none. It is among {league['among']}."
     )
     left = sorted({name for at in league["settings"] for name in at["not_ranked"]})
     if left:
@@ -358,21 +359,21 @@ def _rank(
 ) -> LeagueRank:
     """Return the rank of a method, with the ranks that cannot be excluded.
 
-    A method is surely better or worse than another one if they differ in a two-sided paired t-test
-    over seeds, Holm-corrected over the others. So the interval holds the rank of the expected
-    results at a confidence of 1 − α. `scores` are by label, then by seed.
+    A method is surely better or worse than another one if sign flips tell them apart, at one level
+    over all others. So the interval holds the rank of the expected results at a confidence of
+    1 − α, where equally good methods have symmetric differences. `scores` are by label, then by
+    unit.
     """
     mine, others = scores[method], [name for name in scores if name != method]
-    pairs = [{seed: scores[name][seed] for seed in mine} for name in others]
-    p_values = holm([paired_p_value(mine, pair) for pair in pairs])
-    gains = [
-        paired_interval(paired_differences(mine, pair, higher_is_better=higher_is_better)).mean
-        for pair in pairs
-    ]
-    surely = [gain for gain, p in zip(gains, p_values, strict=True) if p < ALPHA]
+    own, rest = (
+        np.array([[scores[name][unit] for unit in mine] for name in names]).reshape(-1, len(mine))
+        for names in ([method], others)
+    )
+    gains = (own - rest).mean(axis=1) * (1 if higher_is_better else -1)
+    surely = gains[apart_from(own[0], rest) <= ALPHA] if others else gains
     return {
-        "rank": 1 + sum(gain < 0 for gain in gains),
-        "low": 1 + sum(gain < 0 for gain in surely),
-        "high": len(scores) - sum(gain > 0 for gain in surely),
+        "rank": 1 + int((gains < 0).sum()),
+        "low": 1 + int((surely < 0).sum()),
+        "high": len(scores) - int((surely > 0).sum()),
         "of": len(scores),
     }

@@ -112,30 +112,6 @@ def paired_differences(
     return {seed: sign * (first[seed] - second[seed]) for seed in sorted({*first} & {*second})}
 
 
-def paired_p_value(first: Mapping[int, float], second: Mapping[int, float]) -> float:
-    """Test whether two methods differ, paired over the seeds they share.
-
-    The same seed gives every method the same batches and the same initial weights, so the pairs
-    are matched. A t-test is used because an exact two-sided test on n seeds cannot go below
-    p = 2^(1−n), which no correction for many comparisons survives at ten seeds. It is for one
-    method that was named beforehand; `judge` is for those that the same seeds choose.
-
-    Args:
-        first, second: metric by seed.
-
-    Returns:
-        The two-sided p-value of the paired t-test; NaN with fewer than two shared seeds.
-    """
-    differences = np.array(list(paired_differences(first, second).values()))
-    if len(differences) < 2:
-        return math.nan
-    # Differences that are constant up to rounding leave no variance to test with.
-    rounding = 1e-12 * max(abs(value) for values in (first, second) for value in values.values())
-    if np.ptp(differences) <= rounding:
-        return 1.0 if np.max(np.abs(differences)) <= rounding else 0.0
-    return float(stats.ttest_1samp(differences, 0.0).pvalue)
-
-
 @dataclass(frozen=True)
 class Interval:
     """A mean and its 95% confidence interval, whose ends are NaN with fewer than two values."""
@@ -151,7 +127,7 @@ class Interval:
 
 
 def paired_interval(differences: Mapping[int, float]) -> Interval:
-    """Return the t-interval of a mean difference by seed, the counterpart of `paired_p_value`."""
+    """Return the t-interval of a mean difference by seed."""
     values = list(differences.values())
     if len(values) < 2:
         return Interval(values[0] if values else math.nan, math.nan, math.nan)

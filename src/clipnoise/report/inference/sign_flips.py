@@ -160,6 +160,22 @@ def pairs_apart(settings: Mapping[K, Floats]) -> dict[K, dict[tuple[int, int], f
     return adjusted
 
 
+def apart_from(own: Floats, others: Floats) -> Floats:
+    """Test of each of some methods whether it differs from one method, all of them together.
+
+    As in `pairs_apart`, with the pairs of this method alone: none that is equal to it is called
+    apart with probability ≥ 1 − α.
+
+    Args:
+        own: scores of the method, of shape (units,).
+        others: of the others, shape (methods, units).
+
+    Returns:
+        A two-sided p-value for each of the others.
+    """
+    return stepwise(np.abs(sign_flips(len(own)) @ _directions(own, others).T))
+
+
 def _stepwise_shares(scores: Floats) -> dict[tuple[int, int], float]:
     """Return for each pair the share of flips in which a pair that is left reaches its |R|."""
     pairs = list(combinations(range(len(scores)), 2))
