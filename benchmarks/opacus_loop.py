@@ -1,13 +1,13 @@
 """Train DP-SGD by a plain loop with Opacus, on tasks of the league, and compare the accuracies.
 
-    python benchmarks/opacus_loop.py [--panels digits adult …] [--epsilon 3] [--seeds 10]
-        [--first 1000]
+    python benchmarks/opacus_loop.py [--tasks digits compas …] [--epsilon 3] [--first 100000]
 
-It reads the learning rate, the clip norm and σ of `dp-sgd` from the finished runs of the study
-`league-lite` or `league` in `results`, and loads the same splits. Everything else is Opacus: the
-Poisson sampling, the per-example gradients, the clipping, the noise and the step. Initial weights
-are PyTorch's own. Random streams differ, so the results are compared as two samples: the 95% Welch
-interval of the difference of their means. Writes benchmarks/results/opacus.md.
+It reads the learning rate with its schedule, the clip norm and σ of each confirmed run of `dp-sgd`
+from the finished runs of the league's tasks in `results`, and loads the same split. Everything else
+is Opacus: the Poisson sampling, the per-example gradients, the clipping, the noise and the step.
+Initial weights are PyTorch's own, and random streams differ. Twelve searches chose the
+hyper-parameters, so the pair is a search: the interval is the 95% t-interval of the mean difference
+over searches. Writes benchmarks/results/opacus.md.
 
     python benchmarks/opacus_loop.py --times [--repetitions 20]
 
@@ -41,13 +41,16 @@ from clipnoise.data.base import Examples
 from clipnoise.run.provenance import hardware
 from clipnoise.run.results import run_folder
 from clipnoise.run.spec import RunSpec, read_spec
+from clipnoise.studies.grid import PlannedRun
+from clipnoise.studies.screening import CONFIRM
 from clipnoise.studies.study import load_study
 
-RESULTS, CACHE, STUDIES = Path("results"), Path("data"), Path("workflow/studies")
+RESULTS, CACHE, STUDIES = Path("results"), Path("data"), Path("workflow/studies/league")
+PUBLISHED = Path("docs/league/v3")
 PAGE = Path(__file__).parent / "results" / "opacus.md"
 TIMES = PAGE.with_name("own-loop.md")
 TURN = 10  # steps
-HEAD = "| panel | n | η | C | σ | here | Opacus | Opacus − here, 95% interval |"
+HEAD = "| task | n | η | C | σ | here | Opacus | Opacus − here, 95% interval |"
 
 
 class Rows(Dataset[tuple[Tensor, Tensor]]):
@@ -68,13 +71,11 @@ class Rows(Dataset[tuple[Tensor, Tensor]]):
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Train every panel and write the page."""
+    """Train on every task and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--study", default="league")
-    parser.add_argument("--panels", nargs="+", help="all panels without a suffix by default")
+    parser.add_argument("--tasks", nargs="+", help="those published by default")
     parser.add_argument("--epsilon", type=float, default=3)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=1000, help="first seed of the plain loop")
+    parser.add_argument("--first", type=int, default=100_000, help="first seed of the plain loop")
     parser.add_argument("--times", action="store_true", help="of steps, instead of accuracies")
     parser.add_argument("--repetitions", type=int, default=20, help="turns of ten steps, for times")
     given = parser.parse_args(words)
@@ -84,52 +85,61 @@ def main(words: Sequence[str] | None = None) -> None:
         TIMES.write_text(times_page(given.repetitions))
         print(TIMES.read_text())
         return
-    study = load_study(STUDIES / f"{given.study}.yaml")
     lines = [HEAD, "|---|---:|---:|---:|---:|---:|---:|---:|"]
-    for panel in given.panels or [name for name in study.panels if "-" not in name]:
+    for task in given.tasks or sorted(path.stem for path in PUBLISHED.glob("*.parquet")):
+        study = load_study(STUDIES / f"{task}.yaml")
         chosen = [
-            run.spec
+            run
             for run in study.runs
-            if (run.panel, run.label) == (panel, "dp-sgd")
+            if (run.panel, run.label) == (CONFIRM, "dp-sgd")
             and run.spec.privacy
             and run.spec.privacy.epsilon == given.epsilon
         ]
-        lines.append(compared(panel, chosen[: given.seeds], given.first))
+        lines.append(compared(task, chosen, given.first))
         print(lines[-1], flush=True)
-    PAGE.write_text("\n".join([*introduction(given.epsilon, given.seeds), *lines, ""]))
+    PAGE.write_text("\n".join([*introduction(given.epsilon), *lines, ""]))
 
 
-def introduction(epsilon: float, seeds: int) -> list[str]:
+def introduction(epsilon: float) -> list[str]:
     """Return what the page says before its table."""
     return [
         "# DP-SGD here and by a plain loop with Opacus",
         "",
-        f"Test accuracy (%) at ε = {epsilon:g}, mean ± standard deviation over {seeds} seeds of "
-        "each. The plain loop is `benchmarks/opacus_loop.py`; η, C and σ are the league's.",
+        f"Test accuracy (%) at ε = {epsilon:g}, mean ± standard deviation over searches of each. "
+        "The plain loop is `benchmarks/opacus_loop.py`; η, its schedule, C and σ are those of the "
+        "league's confirmed runs.",
         f"{datetime.now(tz=UTC):%Y-%m-%d}, {hardware('cpu')['cpu']}, torch {torch.__version__}.",
         "",
     ]
 
 
-def compared(panel: str, specs: Sequence[RunSpec], first: int) -> str:
-    """Return the line of a panel: accuracies of the finished runs, and of as many by Opacus."""
-    summaries = [
-        pd.read_json(run_folder(RESULTS, spec) / "summary.json", typ="series") for spec in specs
-    ]
-    made = read_spec(run_folder(RESULTS, specs[0]) / "spec.yaml")
+def compared(task: str, runs: Sequence[PlannedRun], first: int) -> str:
+    """Return the line of a task: accuracies of its finished runs, and of as many by Opacus."""
+    folders = [run_folder(RESULTS, run.spec) for run in runs]
+    summaries = [pd.read_json(folder / "summary.json", typ="series") for folder in folders]
+    made = [read_spec(folder / "spec.yaml") for folder in folders]
     sigma = summaries[0]["privacy"]["noise_multiplier"]
-    here = [100 * summary["final"]["test_accuracy"] for summary in summaries]
-    theirs = [100 * trained(made, sigma, first + seed) for seed in range(len(specs))]
-    interval = stats.ttest_ind(theirs, here, equal_var=False).confidence_interval(0.95)
-    middle = np.mean(theirs) - np.mean(here)
-    method = made.method
+    found = pd.DataFrame(
+        {
+            "search": [run.search for run in runs],
+            "here": [100 * summary["final"]["test_accuracy"] for summary in summaries],
+            "theirs": [100 * trained(spec, sigma, first + i) for i, spec in enumerate(made)],
+            **{
+                name: [getattr(spec.method.at(1, spec.steps), name) for spec in made]
+                for name in ("learning_rate", "clip_norm")
+            },
+        }
+    )
+    by_search = found.groupby("search").mean()
+    interval = stats.ttest_rel(by_search["theirs"], by_search["here"]).confidence_interval(0.95)
     cells = [
-        panel,
-        f"{made.examples:,}",
-        *(f"{getattr(method, name):g}" for name in ("learning_rate", "clip_norm")),
+        task,
+        f"{len(made[0].dataset.load(CACHE).train):,}",
+        *(f"{found[x].min():.3g} to {found[x].max():.3g}" for x in ("learning_rate", "clip_norm")),
         f"{sigma:.3f}",
-        *(f"{np.mean(one):.2f} ± {np.std(one, ddof=1):.2f}" for one in (here, theirs)),
-        f"{middle:+.2f} [{interval.low:.2f}, {interval.high:.2f}]",
+        *(f"{by_search[x].mean():.2f} ± {by_search[x].std():.2f}" for x in ("here", "theirs")),
+        f"{(by_search['theirs'] - by_search['here']).mean():+.2f} "
+        f"[{interval.low:.2f}, {interval.high:.2f}]",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -139,13 +149,12 @@ def trained(spec: RunSpec, sigma: float, seed: int) -> float:
     torch.manual_seed(seed)
     splits = spec.dataset.load(CACHE)
     network = GradSampleModule(spec.model.build(spec.dataset.signature, Path("weights")))
-    method = spec.method
-    rate, clip_norm = (float(getattr(method, name)) for name in ("learning_rate", "clip_norm"))
+    clip_norm = spec.method.at(1, spec.steps).clip_norm
     # Not PrivacyEngine, which rounds B and the sampling rate.
     rows = Rows(splits.train, spec.dataset.signature.shape[-1])
     loader = DPDataLoader(rows, sample_rate=spec.mechanism.sampling_rate)
     optimizer = DPOptimizer(
-        torch.optim.SGD(network.parameters(), lr=rate),
+        torch.optim.SGD(network.parameters(), lr=1.0),
         noise_multiplier=sigma,
         max_grad_norm=clip_norm,
         expected_batch_size=spec.training.expected_batch_size,
@@ -155,6 +164,8 @@ def trained(spec: RunSpec, sigma: float, seed: int) -> float:
         for inputs, targets in loader:
             if steps == spec.steps:
                 break
+            (group,) = optimizer.param_groups
+            group["lr"] = spec.method.at(steps + 1, spec.steps).learning_rate
             optimizer.zero_grad()
             nn.functional.cross_entropy(network(inputs), targets).backward()
             optimizer.step()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clipnoise.data.base import dataset_class
-from clipnoise.studies.pilot import Constant, constant, piloted
+from clipnoise.studies.pilot import MajorityClass, majority, piloted
 from clipnoise.studies.study import Study, load_study
 
 TASK = """
@@ -44,11 +44,11 @@ def task(tmp_path: Path) -> Study:
 
 
 @pytest.mark.long
-def test_a_budget_at_which_nothing_is_learned_stays_beside_the_constant(
+def test_a_budget_at_which_nothing_is_learned_stays_beside_the_majority_class(
     task: Study, cache: Path
 ) -> None:
-    beside = constant(task, cache)
-    found = {(best.method, best.epsilon): best for best in piloted(task, cache)}
+    beside = majority(task, cache)
+    found = {(best.method, best.epsilon): best for best in piloted(task, cache, Path())}
     assert list(found) == [("sgd", None), ("dp-sgd", 0.01), ("dp-sgd", 8.0)]
     errors = {key: beside.errors_above(best.accuracy) for key, best in found.items()}
     assert errors["sgd", None] > errors["dp-sgd", 8.0] > 20
@@ -56,11 +56,15 @@ def test_a_budget_at_which_nothing_is_learned_stays_beside_the_constant(
 
 
 def test_a_small_task_is_tried_on_four_splits(task: Study, cache: Path) -> None:
-    beside = constant(task, cache)
+    beside = majority(task, cache)
     assert (beside.splits, beside.examples) == (4, 4 * 137)
     assert beside.accuracy == pytest.approx(0.1, abs=0.04)
 
 
 def test_standard_errors_are_those_of_a_share() -> None:
-    assert Constant(examples=400, splits=4, accuracy=0.5).errors_above(0.55) == pytest.approx(2)
-    assert Constant(examples=400, splits=4, accuracy=0.5).errors_above(0.45) == pytest.approx(-2)
+    assert MajorityClass(examples=400, splits=4, accuracy=0.5).errors_above(0.55) == pytest.approx(
+        2
+    )
+    assert MajorityClass(examples=400, splits=4, accuracy=0.5).errors_above(0.45) == pytest.approx(
+        -2
+    )

@@ -63,11 +63,11 @@ def pilot(
     if one does not.
     """
     from clipnoise.report.formats import count
-    from clipnoise.studies.pilot import ERRORS, constant, piloted
+    from clipnoise.studies.pilot import ERRORS, majority, piloted
 
     plan, root, study = _planned(task, config)
     cache = root / plan.config.cache
-    beside = constant(study, cache)
+    beside = majority(study, cache)
     print(
         f"{task}: {100 * beside.accuracy:.1f}% of {beside.examples} validation examples, of "
         f"{count(beside.splits, 'split')}, have the class that is most frequent in training"

@@ -1,4 +1,7 @@
-"""The pilot of a task of the league: at which ε something can be learned in it."""
+"""The pilot of a task of the league: at which ε something can be learned in it.
+
+What trains is imported where it is needed, because studies are planned without torch.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clipnoise.privacy.calibration import calibrate
-from clipnoise.run.setup import WEIGHTS, load_data
 from clipnoise.run.spec import RunSpec
-from clipnoise.run.train import train
 from clipnoise.studies.study import Study
 
 METHODS = ("sgd", "dp-sgd")
@@ -22,7 +22,7 @@ ERRORS = 1.96  # standard errors by which the majority class must be exceeded
 
 
 @dataclass(frozen=True)
-class Constant:
+class MajorityClass:
     """What predicting the class that is most frequent in training gives on validation examples.
 
     Attributes:
@@ -56,8 +56,8 @@ class Best:
     accuracy: float
 
 
-def constant(task: Study, cache: Path) -> Constant:
-    """Return the constant prediction of a task of the league.
+def majority(task: Study, cache: Path) -> MajorityClass:
+    """Return what the majority class of a task of the league gives.
 
     Args:
         task: its study.
@@ -66,6 +66,8 @@ def constant(task: Study, cache: Path) -> Constant:
     Raises:
         UserError: the dataset is not prepared.
     """
+    from clipnoise.run.setup import load_data
+
     found = []
     for spec in _splits(next(iter(_trials(task).values()))[0], cache):
         data = load_data(spec, cache)
@@ -73,10 +75,10 @@ def constant(task: Study, cache: Path) -> Constant:
             part.targets[slice(None)].flatten() for part in (data.train, data.validation)
         )
         found.append((targets == train_targets.mode().values).float().mean().item())
-    return Constant(len(targets) * len(found), len(found), statistics.mean(found))
+    return MajorityClass(len(targets) * len(found), len(found), statistics.mean(found))
 
 
-def piloted(task: Study, cache: Path, weights: Path = WEIGHTS) -> Iterator[Best]:
+def piloted(task: Study, cache: Path, weights: Path) -> Iterator[Best]:
     """Train the first trials of SGD, and of DP-SGD at each ε, and yield the best of each.
 
     They are measured on all parts of the data; what is yielded is of validation examples alone.
@@ -88,6 +90,9 @@ def piloted(task: Study, cache: Path, weights: Path = WEIGHTS) -> Iterator[Best]
     Raises:
         UserError: the dataset is not prepared.
     """
+    from clipnoise.privacy.calibration import calibrate
+    from clipnoise.run.train import train
+
     for (method, epsilon), trials in _trials(task).items():
         budget = trials[0].budget
         calibration = None if budget is None else calibrate(budget)
@@ -122,6 +127,8 @@ def _trials(task: Study) -> dict[tuple[str, float | None], list[RunSpec]]:
 
 def _splits(spec: RunSpec, cache: Path) -> list[RunSpec]:
     """Return a run on its own split, or on four others where that has too few examples."""
+    from clipnoise.run.setup import load_data
+
     if len(load_data(spec, cache).validation) >= ENOUGH:
         return [spec]
     return [replace(spec, dataset=replace(spec.dataset, split_seed=seed)) for seed in SPLITS]
