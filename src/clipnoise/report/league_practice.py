@@ -26,8 +26,9 @@ SIZES = {
 }
 HEAD = (
     "# What to start with\n\nPrinted by `clipnoise league --page` from the published file of each "
-    "task, and from nothing else. [The page of the league](index.md) has the tables behind it, "
-    "and [the protocol](../../league.md) says how methods were tuned.\n"
+    "task; what its examples are, and how many, is what its dataset says. [The page of the league]"
+    "(index.md) has the tables behind it, and [the protocol](../../league.md) says how methods "
+    "were tuned.\n"
 )
 READING = (
     "A setting is a task at one ε. Methods that can be the best are those that no test excludes in "
