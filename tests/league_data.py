@@ -62,3 +62,10 @@ def confirmed(
                 values |= {"epsilon": epsilon, "claim": "guarantee" if private else "non-private"}
                 rows.append(row(label, **values, chance=level, validation_accuracy=mean))
     return rows
+
+
+def cells_below(page: str, title: str) -> list[list[str]]:
+    """Return the cells of a table of a page by its title, without its heads."""
+    table = page.split(f"### {title}\n")[1].split("\n#")[0]
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]

@@ -251,3 +251,15 @@ def test_a_locale_without_greek_is_no_fault(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"mine: \\u03b5 of \\u4e2d" in done.stdout
+
+
+# More than a buffer, less, and by a library that ends the program itself.
+@pytest.mark.parametrize("words", ["data list", "data --help", "methods"])
+def test_a_command_whose_reader_has_seen_enough_ends_without_a_word(words: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "from clipnoise.cli import main; raise SystemExit(main())"
+    command = [sys.executable, "-c", code, *words.split()]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -24,7 +24,7 @@ from clipnoise.core.state import State, StepConstants
 from clipnoise.core.step import privatize
 from clipnoise.errors import UserError
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
-from clipnoise.run.choice import Choice, Tried, resolve
+from clipnoise.run.choice import Choice, Tried, in_words, resolve
 from clipnoise.run.job import run_job
 from clipnoise.run.outcome import Clock
 from clipnoise.run.results import privacy_statement, run_folder
@@ -277,6 +277,18 @@ def test_a_search_draws_a_number_of_a_schedule_from_its_range() -> None:
     assert tried[0] == {**COSINE, "peak": 1.0}  # the middle
     assert all({**one, "peak": 0.5} == COSINE for one in tried)
     assert len({one["peak"] for one in tried}) == 3
+
+
+def test_a_run_of_a_search_is_called_by_its_schedule_in_words(tmp_path: Path) -> None:
+    ends = {"kind": "linear", "peak": [0.1, 1.0]}
+    study = load(tmp_path, {"tune": {"grid": {"learning_rate": ends}, "seeds": [11]}})
+    names = [study.names[spec.hash] for spec in study.tuning_runs]
+    assert [name.partition("tuning ")[2] for name in names] == [
+        f"learning_rate linear from {peak}" for peak in (0.1, 1.0)
+    ]
+    climbing = {**ends, "peak": 3.19, "warmup": 0.1, "final": 0.0}
+    said = in_words({"learning_rate": climbing, "clip_norm": 0.798, "weight_decay": None})
+    assert said == "learning_rate linear from 3.19 (warmup 0.1), clip_norm 0.798"
 
 
 @pytest.mark.parametrize("peak", [0.1, [1.0, 0.1], [1, 2, 3]])

@@ -99,5 +99,8 @@ def test_a_task_is_screened_published_confirmed_and_printed(
     assert "### digits, ε = 8: confirmed" in page
     assert "adam (non-private)" in page
     assert "exclude nothing with fewer than 6 searches. digits at ε = 8 has fewer" in page
-    assert main(["league", "--pdf", "page.pdf"]) == 0
+    assert main(["league", "--page", "page.pdf"]) == 0
     assert (checkout / "page.pdf").read_bytes().startswith(b"%PDF")
+    assert main(["league", "--page", str(published.parent)]) == 0
+    assert "From 1 task: digits (n = " in (published.parent / "practice.md").read_text()
+    assert (published.parent / "digits.png").is_file()

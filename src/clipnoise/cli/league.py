@@ -10,6 +10,7 @@ import click
 from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.files import read_text, read_yaml, write_atomically
+from clipnoise.studies.league import data_of
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.screening import (
     CONFIRM,
@@ -29,10 +30,11 @@ Folder = Annotated[Path, "Folder of the published files."]
 @click.group(cls=options.CommandGroup, invoke_without_command=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True,
               help="Folder of the published files.")  # fmt: skip
-@click.option("--pdf", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write the page with figures into this file, and do not print it.")  # fmt: skip
+@click.option("--page", type=click.Path(path_type=Path), metavar="PATH",
+              help="Write the page with its figures, and do not print it: into this folder in "
+              "Markdown, with a page of practice, or as this PDF.")  # fmt: skip
 @click.pass_context
-def league(context: click.Context, folder: Path, pdf: Path | None) -> None:
+def league(context: click.Context, folder: Path, page: Path | None) -> None:
     """Print the page of the league in Markdown, from the published file of each task.
 
     It says which tasks are missing. Files are refused in which the code that trained a method
@@ -41,14 +43,27 @@ def league(context: click.Context, folder: Path, pdf: Path | None) -> None:
     if context.invoked_subcommand is not None:
         return
     from clipnoise.report.league import LeagueFindings, read_league
-    from clipnoise.report.league_page import league_page, league_pdf
+    from clipnoise.report.league_page import league_page, league_pdf, pictures
+    from clipnoise.report.league_practice import practice_page
 
-    found, planned = LeagueFindings(read_league(folder)), titles(options.STUDIES / LEAGUE)
-    if pdf is None:
+    studies = options.STUDIES / LEAGUE
+    found, planned = LeagueFindings(read_league(folder)), titles(studies)
+    if page is None:
         print(league_page(found, planned), end="")
+    elif page.suffix == ".pdf":
+        write_atomically(page, league_pdf(found, planned, options.TEMPLATES / "league.typ"))
+        print(f"{page}: {', '.join(found.tasks) or 'no task is published'}")
     else:
-        write_atomically(pdf, league_pdf(found, planned, options.TEMPLATES / "league.typ"))
-        print(f"{pdf}: {', '.join(found.tasks) or 'no task is published'}")
+        known = [task for task in found.tasks if task in planned]
+        data = {task: data_of(load_study(studies / f"{task}.yaml")) for task in known}
+        files: dict[str, str | bytes] = {
+            "index.md": league_page(found, planned),
+            "practice.md": practice_page(found, data),
+            **pictures(found),
+        }
+        for name, content in files.items():
+            write_atomically(page / name, content)
+            print(page / name)
 
 
 @options.command(league)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import select
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -72,6 +73,7 @@ class LazyGroup(CommandGroup):
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest allowed file
+INTERRUPTED, UNREAD = 130, 141  # as a shell reports Ctrl-C and a closed pipe
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 
 
@@ -127,7 +129,8 @@ def run(words: list[str]) -> int:
         words: the words after the program's name.
 
     Returns:
-        The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault.
+        The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault, and as
+        shells report them 130 for Ctrl-C and 141 where nobody reads the output any more.
     """
     from clipnoise.plugins import use_places_of
 
@@ -136,6 +139,9 @@ def run(words: list[str]) -> int:
         with naming_extras():
             use_places_of(Path("config.yaml"))
             code = program.main(words, prog_name="clipnoise", standalone_mode=False)
+        print(end="", flush=True)
+    except BrokenPipeError:
+        return UNREAD
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
@@ -149,12 +155,21 @@ def run(words: list[str]) -> int:
             raise
         print(f"{' '.join(called)}: {said}", file=sys.stderr)
         return 1
-    except SystemExit:  # no command ends like this: with status 0 it would count as done
+    except SystemExit as error:  # no command ends so: with status 0 it would count as done
+        if isinstance(error.__context__, BrokenPipeError) or _unread():  # rich ends it, or click
+            return UNREAD
         print(f"{' '.join(called)}: {ENDED_BY_CODE}", file=sys.stderr)
         return 1
     except click.Abort:
-        return 130  # interrupted, as a shell reports it
+        return INTERRUPTED
     return int(code or 0)
+
+
+def _unread() -> bool:
+    """Return whether nobody reads the output any more, as after `| head`."""
+    output = select.poll()
+    output.register(1, select.POLLOUT)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _no_room(error: Exception) -> str | None:

@@ -108,12 +108,17 @@ class ListBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureBlock:
-    """A drawn figure by the name of its file; None if it was not drawn."""
+    """A drawn figure by the name of its file; None if it was not drawn.
+
+    Attributes:
+        alt: what it shows, for those who cannot see it; empty where tables say the same.
+    """
 
     kind: ClassVar[str] = "figure"
     title: str
     caption: str
     image: str | None
+    alt: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from clipnoise.report.blocks import (
+    FigureBlock,
     Grid,
     HeadGroup,
     ListBlock,
@@ -126,6 +127,13 @@ def to_markdown(block: TableBlock | ListBlock, watermark: str = "") -> str:
 def text_to_markdown(block: TextBlock) -> str:
     """Return paragraphs below their head in Markdown."""
     return "\n\n".join([f"## {_markdown(block.head)}", *map(_markdown, block.paragraphs)]) + "\n"
+
+
+def figure_to_markdown(block: FigureBlock) -> str:
+    """Return a figure in Markdown, from a file beside it: heading, picture and caption."""
+    alt = _markdown(block.alt or block.title)
+    parts = [f"### {_markdown(block.title)}", f"![{alt}]({block.image})", _markdown(block.caption)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _references(grids: Sequence[Grid]) -> Iterator[str]:

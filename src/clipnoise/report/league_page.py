@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from clipnoise.report.blocks import FigureBlock, ListBlock, TextBlock
-from clipnoise.report.export import text_to_markdown, to_markdown
+from clipnoise.report.export import figure_to_markdown, text_to_markdown, to_markdown
 from clipnoise.report.figures import canvas, league
 from clipnoise.report.formats import DASH, count, decimal, listing
 from clipnoise.report.inference.confirmed import Confirmed
@@ -26,9 +28,11 @@ Part = TextBlock | ListBlock | FigureBlock
 TITLE = "The league, task by task"
 HEAD = (
     f"# {TITLE}\n\nPrinted by `clipnoise league` from the published file of each task. "
-    "[The protocol](../../league.md) says how they were trained. Until enough tasks are published, "
-    "[the answer of version 2](../../league-results.md) stands.\n"
+    "[The protocol](../../league.md) says how they were trained, and [another page](practice.md) "
+    "what to start with.\n"
 )
+UNDER_WAY = "Version 3 of this comparison is under way, task by task."
+UNTIL = "Until {} are confirmed, [the answer of version 2](../../league-results.md) stands."
 TASKS_NEEDED = units_needed(ALPHA)
 NO_INTERVAL = {1: "for anything", 2: "for a new one"}  # by the number of tasks at one ε
 MOST = 8  # gains that are named one by one
@@ -63,17 +67,75 @@ OVER = (
 
 
 def league_page(found: LeagueFindings, planned: Mapping[str, str]) -> str:
-    """Return the page of the league in Markdown.
+    """Return the page of the league in Markdown; its figures are files beside it.
 
     Args:
         found: what the published tasks say.
         planned: the titles of all tasks, by their names.
     """
-    shown = (one for one in parts(found, planned) if not isinstance(one, FigureBlock))
-    texts = (
-        text_to_markdown(one) if isinstance(one, TextBlock) else to_markdown(one) for one in shown
+    said = answer(found, planned)
+    until = f" {UNTIL.format(count(TASKS_NEEDED, 'task'))}" if said == UNDER_WAY else ""
+    return "\n".join([HEAD, f"{said}{until}\n", *map(_part_to_markdown, parts(found, planned))])
+
+
+def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
+    """Return what the README says of this version: two sentences, once enough tasks are confirmed.
+
+    Arguments are as for `league_page`.
+    """
+    tasks = [task for task in planned if task in found.confirmed]
+    if len(tasks) < TASKS_NEEDED:
+        return UNDER_WAY
+    best = found.best
+    without = (~where(best, method=BASELINE)["can_be_best"]).sum()
+    left = best[best["can_be_best"]].value_counts(["task", "epsilon"])
+    budgets = dict.fromkeys(one.epsilon for one in found.over_tasks)
+    above = [f"at ε = {epsilon:g} for {_above(found, epsilon)}" for epsilon in budgets]
+    return (
+        f"On {len(tasks)} tasks, with {best['method'].nunique()} methods tuned alike, DP-SGD is "
+        f"shown not to be the best in {without or 'none'} of {len(found.settings)} settings, a "
+        f"task at one ε each, and a single method is left as the best in "
+        f"{(left == 1).sum() or 'none'}. The gain over DP-SGD that is expected on a task is shown "
+        f"to be positive, by a 95% interval for each gain alone, {listing(above)}."
     )
-    return "\n".join([HEAD, *texts])
+
+
+def _above(found: LeagueFindings, epsilon: float) -> str:
+    """Return the methods whose gain over tasks is shown to be positive, the largest three."""
+    every = [one for one in found.over_tasks if one.epsilon == epsilon and one.gain.mean.low > 0]
+    order = sorted(every, key=lambda one: -one.gain.mean.mean)
+    named = [f"{one.method} ({_in_points(one.gain.mean)})" for one in order[:3]]
+    more = [f"{len(order) - 3} more"] if len(order) > 3 else []
+    return listing([*named, *more]) or "none"
+
+
+def _in_points(one: Interval) -> str:
+    value, low, high = (decimal(100 * end, 1) for end in (one.mean, one.low, one.high))
+    return f"{value} points, {low} to {high}"
+
+
+def _part_to_markdown(part: Part) -> str:
+    if isinstance(part, TextBlock):
+        return text_to_markdown(part)
+    if isinstance(part, FigureBlock):
+        return figure_to_markdown(replace(part, image=_picture(part)))
+    return to_markdown(part)
+
+
+def pictures(found: LeagueFindings) -> dict[str, bytes]:
+    """Return the figures of the page in Markdown as PNG, by the names of their files."""
+    return {_picture(block): canvas.to_png(figure, block.alt) for block, figure in _drawn(found)}
+
+
+def _picture(block: FigureBlock) -> str:
+    return f"{block.image}".replace(".svg", ".png")
+
+
+def _drawn(found: LeagueFindings) -> Iterator[tuple[FigureBlock, Figure]]:
+    known = league.looks(found)
+    with canvas.look():
+        for one in league.figures(found):
+            yield one.block, one.draw(known)
 
 
 def league_pdf(found: LeagueFindings, planned: Mapping[str, str], template: Path) -> bytes:
@@ -82,9 +144,10 @@ def league_pdf(found: LeagueFindings, planned: Mapping[str, str], template: Path
     Raises:
         UserError: the template is missing or does not compile.
     """
-    with tempfile.TemporaryDirectory() as folder, canvas.look():
+    with tempfile.TemporaryDirectory() as folder:
         images = {}
-        for name, figure in league.figures(found).items():
+        for block, figure in _drawn(found):
+            name = f"{block.image}"
             images[name] = Path(folder, name)
             images[name].write_bytes(canvas.to_svg(figure))
         content = {"title": TITLE, "name": "league", "parts": list(parts(found, planned))}
@@ -107,7 +170,7 @@ def parts(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[Part]:
     for task, runs in found.tasks.items():
         yield TextBlock(head=planned.get(task, task), paragraphs=[])
         if task in found.confirmed:
-            yield league.gains_block(task)
+            yield league.gains_figure(found, task).block
         for at in (one for one in found.settings if one[0] == task):
             yield _confirmed(found, *at)
         for (panel,), rows in split(runs, "panel"):
@@ -314,9 +377,7 @@ def _over_tasks(found: LeagueFindings) -> Iterator[Part]:
     if not found.over_tasks:
         return
     yield TextBlock(head="Over tasks", paragraphs=OVER)
-    yield league.over_tasks_block()
-    if any(one.closed for one in found.over_tasks):
-        yield league.closed_block()
+    yield from (one.block for one in league.figures_over_tasks(found))
     budgets = dict.fromkeys(one.epsilon for one in found.over_tasks)
     for epsilon in budgets:
         yield _over(found, epsilon, [one for one in found.over_tasks if one.epsilon == epsilon])

@@ -136,8 +136,18 @@ def tuned_values(spec: Mapping[str, Any], names: Iterable[str]) -> dict[str, obj
 
 
 def in_words(values: Mapping[str, object]) -> str:
-    """Return tuned settings in words: `learning_rate 0.3, clip_norm 1`."""
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+    """Return tuned settings in words: `learning_rate linear from 0.3, clip_norm 1`."""
+    given = {name: value for name, value in values.items() if value is not None}
+    return ", ".join(f"{name} {_worded(value)}" for name, value in given.items())
+
+
+def _worded(value: object) -> str:
+    """Return a value in words; of a schedule its kind, its peak and the options that are not 0."""
+    options, peak = _split(value)
+    if not options:
+        return str(value)
+    named = [f"{name} {one}" for name, one in options.items() if name != "kind" and one]
+    return f"{options['kind']} from {peak}" + (f" ({', '.join(named)})" if named else "")
 
 
 def resolve(spec: RunSpec, choice: Choice) -> RunSpec:

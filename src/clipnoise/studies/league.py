@@ -173,6 +173,11 @@ def require_data(league: Study, cache: Path) -> None:
         )
 
 
+def data_of(study: Study) -> Dataset:
+    """Return the dataset of a task of the league, which has one."""
+    return _dataset(next(iter(study.panels.values())).datasets[0])
+
+
 def _dataset(named: PanelEntry) -> Dataset:
     options = {key: value for key, value in named.given.items() if key != "id"}
     return parse(dataset_class(named.id), options, key=named.id)

@@ -136,6 +136,13 @@ def to_svg(figure: Figure, watermark: str = "") -> bytes:
     return stream.getvalue().replace(end, _mark(figure, watermark) + end if watermark else end)
 
 
+def to_png(figure: Figure, alt: str) -> bytes:
+    """Return a figure as PNG, with words for those who cannot see it as its description."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=160, metadata={"Description": alt})
+    return stream.getvalue()
+
+
 def _mark(figure: Figure, text: str) -> bytes:
     """Return a watermark across a figure, over everything, as wide as the figure allows."""
     width, height = 72 * figure.get_size_inches()

@@ -14,42 +14,14 @@ from matplotlib.figure import Figure
 from clipnoise.report.blocks import FigureBlock
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style, style
+from clipnoise.report.formats import decimal
 from clipnoise.report.records import where
 from clipnoise.report.statistics import Interval
 
 if TYPE_CHECKING:
-    from clipnoise.report.league import LeagueFindings, MethodOverTasks
+    from clipnoise.report.league import LeagueFindings
 
-OVER, CLOSED = "over-tasks.svg", "closed-share.svg"
-
-
-def gains_block(task: str) -> FigureBlock:
-    """Return the figure of a task."""
-    return FigureBlock(
-        title=f"{task}: gain over DP-SGD",
-        caption="Thick: the 95% interval of a gain alone. Thin: those that hold together, over all "
-        "methods, tasks and budgets. Filled: can be the best. Open: shown not to be.",
-        image=f"{task}.svg",
-    )
-
-
-def over_tasks_block() -> FigureBlock:
-    """Return the figure over tasks."""
-    return FigureBlock(
-        title="Gain over DP-SGD over tasks",
-        caption="Thick: the 95% interval of the gain that is expected on a task. Thin: the one in "
-        "which the gain on a new task lies. Too few tasks give none.",
-        image=OVER,
-    )
-
-
-def closed_block() -> FigureBlock:
-    """Return the figure of closed shares."""
-    return FigureBlock(
-        title="Closed share of the privacy gap",
-        caption="With 95% intervals in which the gap is drawn again.",
-        image=CLOSED,
-    )
+GAIN = "Gain over DP-SGD (points)"
 
 
 @dataclass(frozen=True)
@@ -69,32 +41,89 @@ class GainRow:
     filled: bool = True
 
 
-def figures(found: LeagueFindings) -> dict[str, Figure]:
-    """Draw all figures.
+@dataclass(frozen=True)
+class LeagueFigure:
+    """What one figure shows.
 
-    Returns:
-        By the names of their files.
+    Attributes:
+        block: its words and the name of its file.
+        axis: what is drawn, with its unit.
+        budgets: the rows of each subplot, by ε.
     """
-    known, gain = looks(found), "Gain over DP-SGD (points)"
-    drawn = {}
-    for task in found.confirmed:
-        rows = {e: list(_gains(found, task, e)) for at, e in found.settings if at == task}
-        drawn[f"{task}.svg"] = _draw(rows, known, gain)
-    budgets: dict[float, list[MethodOverTasks]] = {}
+
+    block: FigureBlock
+    axis: str
+    budgets: Mapping[float, Sequence[GainRow]]
+
+    def draw(self, known: Mapping[str, Style]) -> Figure:
+        """Draw it.
+
+        Args:
+            known: the look of each method, from `looks`.
+        """
+        return _draw(self.budgets, known, self.axis)
+
+
+def gains_figure(found: LeagueFindings, task: str) -> LeagueFigure:
+    """Return the figure of a task."""
+    budgets = {e: list(_gains(found, task, e)) for at, e in found.settings if at == task}
+    return _figure(
+        f"{task}: gain over DP-SGD",
+        "Thick: the 95% interval of a gain alone. Thin: those that hold together, over all "
+        "methods, tasks and budgets. Filled: can be the best. Open: shown not to be.",
+        f"{task}.svg",
+        GAIN,
+        budgets,
+    )
+
+
+def figures_over_tasks(found: LeagueFindings) -> list[LeagueFigure]:
+    """Return the figures over tasks: of gains, and of closed shares where there are any."""
+    gains: dict[float, list[GainRow]] = {}
+    shares: dict[float, list[GainRow]] = {}
     for one in found.over_tasks:
-        budgets.setdefault(one.epsilon, []).append(one)
-    over = {
-        e: [GainRow(m.method, m.gain.mean, m.gain.new_task) for m in each]
-        for e, each in budgets.items()
-    }
-    closed = {
-        e: [GainRow(m.method, m.closed) for m in each if m.closed] for e, each in budgets.items()
-    }
-    if over:
-        drawn[OVER] = _draw(over, known, gain)
-    if closed := {e: rows for e, rows in closed.items() if rows}:
-        drawn[CLOSED] = _draw(closed, known, "Closed gap (%)")
-    return drawn
+        if one.gain.tasks > 1:
+            row = GainRow(one.method, one.gain.mean, one.gain.new_task)
+            gains.setdefault(one.epsilon, []).append(row)
+        if one.closed:
+            shares.setdefault(one.epsilon, []).append(GainRow(one.method, one.closed))
+    over = _figure(
+        "Gain over DP-SGD over tasks",
+        "Thick: the 95% interval of the gain that is expected on a task. Thin: the one in "
+        "which the gain on a new task lies; two tasks give none.",
+        "over-tasks.svg",
+        GAIN,
+        gains,
+    )
+    closed = _figure(
+        "Closed share of the privacy gap",
+        "With 95% intervals in which the gap is drawn again.",
+        "closed-share.svg",
+        "Closed gap (%)",
+        shares,
+    )
+    return [one for one in (over, closed) if one.budgets]
+
+
+def figures(found: LeagueFindings) -> list[LeagueFigure]:
+    """Return all figures of the page, those over tasks first."""
+    return [*figures_over_tasks(found), *(gains_figure(found, task) for task in found.confirmed)]
+
+
+def _figure(
+    title: str, caption: str, file: str, axis: str, budgets: Mapping[float, Sequence[GainRow]]
+) -> LeagueFigure:
+    """Return a figure whose alternative text has the highest and the lowest value at each ε."""
+    ends = [f"at ε = {epsilon:g} {_ends(rows)}" for epsilon, rows in budgets.items()]
+    alt = f"{axis}, for each method with its intervals: {'; '.join(ends)}"
+    block = FigureBlock(title=title, caption=caption, image=file, alt=alt)
+    return LeagueFigure(block, axis, budgets)
+
+
+def _ends(rows: Sequence[GainRow]) -> str:
+    order = sorted(rows, key=lambda row: row.inner.mean)
+    named = [f"{row.method} {decimal(100 * row.inner.mean, 2)}" for row in (order[-1], order[0])]
+    return f"from {named[0]} to {named[1]}"
 
 
 def looks(found: LeagueFindings) -> dict[str, Style]:

@@ -1,0 +1,260 @@
+"""The league's page of practice: what to start with, by the kind and the number of examples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from clipnoise.data.base import Dataset
+from clipnoise.data.features import Features
+from clipnoise.report.blocks import ListBlock, TextBlock
+from clipnoise.report.export import text_to_markdown, to_markdown
+from clipnoise.report.formats import DASH, count, decimal, listing, significant
+from clipnoise.report.league import BASELINE, LeagueFindings
+from clipnoise.report.records import where
+
+KINDS = ("tables", "texts", "pictures", "features by a frozen encoder")
+LARGE = 10_000  # training examples: as many, and there are many
+SIZES = {
+    False: f"fewer than {LARGE:,} training examples",
+    True: f"{LARGE:,} training examples or more",
+}
+HEAD = (
+    "# What to start with\n\nPrinted by `clipnoise league --page` from the published file of each "
+    "task; what its examples are, and how many, is what its dataset says. [The page of the league]"
+    "(index.md) has the tables behind it, and [the protocol](../../league.md) says how methods "
+    "were tuned.\n"
+)
+READING = (
+    "A setting is a task at one ε. Methods that can be the best are those that no test excludes in "
+    "any setting of a row, the highest mean first; only methods that were confirmed in all of them "
+    "are named. That they can be the best does not show that they are as good as the best. Better "
+    "and worse than DP-SGD: by 95% intervals that hold together over all published settings. They "
+    "contain seeds, search and test set, and are nominal.",
+    "Largest gain: the largest mean of any method over DP-SGD in a setting, in points, which "
+    "chance favours. DP-SGD over searches: the lowest and the highest test accuracy of a search in "
+    "%, each the mean over its seeds, and the standard deviation; it contains seeds. Collapsed: "
+    "runs of all methods that are not above the best constant prediction by more than chance.",
+    "What searches chose: for the methods that can be the best at an ε, the median over searches "
+    "and tasks of the learning rate, or its peak where it falls linearly to 0, and of the clip "
+    "norm, with their ranges. A narrow range over several tasks says that a value transferred; one "
+    "task says nothing of others. A dash: the method has a list of them.",
+    "Files have what each search chose, and not what its other trials reached. So they say how "
+    "much the outcome of DP-SGD differs from search to search, and not what a search gains over "
+    "untuned values. What holds on these tasks need not hold on other data.",
+)
+NOTHING_BEATS = "DP-SGD with a tuned learning rate, which nothing here is shown to beat"
+START = (
+    *("ε", "settings", "start with", "can be the best in all", "worse than DP-SGD"),
+    *("largest gain", "DP-SGD over searches", "collapsed"),
+)
+CHOICES = ("learning_rate", "clip_norm")
+CHOSEN = ("method", "ε", "searches", "learning rate", "falls to 0", "clip norm")
+
+
+def kind_of(data: Dataset) -> str:
+    """Return which of `KINDS` the examples of a dataset are."""
+    looks = data.signature
+    if isinstance(data, Features):
+        return KINDS[3]
+    if looks.kind == "image":
+        return KINDS[2]
+    return KINDS[1] if looks.kind == "tokens" or looks.meaning else KINDS[0]
+
+
+@dataclass(frozen=True)
+class PracticeRow:
+    """What one kind and size of data says at one ε.
+
+    Attributes:
+        found: of the league.
+        epsilon: the budget.
+        tasks: those that have it.
+    """
+
+    found: LeagueFindings
+    epsilon: float
+    tasks: tuple[str, ...]
+
+    def here(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a table that are of these settings."""
+        return table[table["task"].isin(self.tasks) & (table["epsilon"] == self.epsilon)]
+
+    @cached_property
+    def confirmed(self) -> pd.DataFrame:
+        """The methods that all of the settings confirmed, the highest mean first, and who can."""
+        rows = self.here(self.found.best).groupby("method", sort=False)
+        every = rows.agg(
+            mean=("mean", "mean"), can=("can_be_best", "all"), settings=("mean", "size")
+        )
+        whole = every[every["settings"] == len(self.tasks)]
+        return whole.sort_values("mean", ascending=False, kind="stable")
+
+    @property
+    def can(self) -> list[str]:
+        """Those of them that can be the best in all."""
+        return [str(method) for method in self.confirmed.index[self.confirmed["can"]]]
+
+    def shown(self, *, better: bool) -> dict[str, int]:
+        """Return in how many settings each method is shown to be better, or worse, than DP-SGD."""
+        gains = self.here(self.found.gains)
+        rows = gains[gains["all_low"] > 0] if better else gains[gains["all_high"] < 0]
+        return {str(method): int(n) for method, n in rows["method"].value_counts().items()}
+
+    @property
+    def start(self) -> str:
+        """What to start with, in words."""
+        above, below = self.shown(better=True), self.shown(better=False)
+        if BASELINE in self.can and not above:
+            return NOTHING_BEATS
+        taken = [name for name in self.can if name in above and name not in below]
+        if taken:
+            named = [f"{name} ({above[name]} of {len(self.tasks)})" for name in taken]
+            return f"{listing(named)}, shown to beat DP-SGD"
+        return "one that can be the best" if self.can else "nothing can be the best in all settings"
+
+    @property
+    def largest_gain(self) -> str:
+        """The largest gain over DP-SGD in a setting, in points, with the method."""
+        gains = self.here(self.found.gains).to_dict("records")
+        if not gains:
+            return DASH
+        top = max(gains, key=lambda row: float(row["gain"]))
+        return f"{decimal(100 * top['gain'], 2)} ({top['method']} on {top['task']})"
+
+    @property
+    def searches(self) -> str:
+        """The lowest and the highest accuracy of a search of DP-SGD, by task, in %."""
+        said = []
+        for task in self.tasks:
+            one = self.found.settings[task, self.epsilon]
+            if BASELINE in one.methods:
+                means = 100 * one.by_search[one.methods.index(BASELINE)]
+                ends = f"{decimal(means.min(), 1)} to {decimal(means.max(), 1)}"
+                said.append(f"{task} {ends}, deviation {decimal(np.std(means, ddof=1), 1)}")
+        return "; ".join(said) or DASH
+
+    def cells(self) -> list[str]:
+        """Return the row that is printed."""
+        below = self.shown(better=False)
+        everyone = len(self.can) == len(self.confirmed)
+        can = f"each of {len(self.can)}" if everyone else ", ".join(self.can) or "none"
+        worse = ", ".join(f"{name} ({n} of {len(self.tasks)})" for name, n in below.items())
+        start = [f"{self.epsilon:g}", str(len(self.tasks)), self.start, can, worse or "none"]
+        ended = self.here(self.found.best)
+        collapsed = f"{ended['collapsed'].sum()} of {ended['runs'].sum()}"
+        return [*start, self.largest_gain, self.searches, collapsed]
+
+    def chosen(self) -> Iterator[list[str]]:
+        """Yield what the searches of the methods that can be the best chose, a row for each."""
+        for method in self.can:
+            runs = [where(self.found.confirmed[task], label=method) for task in self.tasks]
+            texts = pd.concat(
+                where(one, epsilon=self.epsilon).drop_duplicates("search") for one in runs
+            )["hyperparameters"]
+            values = [json.loads(text) for text in texts]
+            rates, clips = ([one.get(name) for one in values] for name in CHOICES)
+            falls = (
+                DASH if _spread(rates) == DASH else f"{sum(map(_falls, rates))} of {len(values)}"
+            )
+            first = [method, f"{self.epsilon:g}", str(len(values))]
+            yield [*first, _spread(rates), falls, _spread(clips)]
+
+
+def _falls(value: object) -> bool:
+    return isinstance(value, dict) and value.get("kind") == "linear" and not value.get("final")
+
+
+def _spread(values: Sequence[object]) -> str:
+    """Return the median of numbers, or peaks, with their range; a dash where there are others."""
+    peaks = [one.get("peak") if isinstance(one, dict) else one for one in values]
+    numbers = [one for one in peaks if isinstance(one, int | float)]
+    if not numbers or len(numbers) < len(values):
+        return DASH
+    middle, low, high = (significant(float(f(numbers)), 2) for f in (np.median, min, max))
+    return f"{middle} ({low} to {high})"
+
+
+def practice_page(found: LeagueFindings, data: Mapping[str, Dataset]) -> str:
+    """Return the page in Markdown.
+
+    Args:
+        found: what the published tasks say.
+        data: the dataset of each task of the league.
+    """
+    cells: dict[tuple[str, bool], dict[str, int]] = {}
+    for task in (one for one in found.confirmed if one in data):
+        size = data[task].sizes()["train"]
+        cells.setdefault((kind_of(data[task]), size >= LARGE), {})[task] = size
+    places = [(kind, large) for kind in KINDS for large in SIZES if (kind, large) in cells]
+    rows = {place: _rows(found, cells[place]) for place in places}
+    parts = [HEAD, text_to_markdown(TextBlock(head="In short", paragraphs=[*_short(rows)]))]
+    for kind in KINDS:
+        empty = [SIZES[large] for large in SIZES if (kind, large) not in cells]
+        nothing = [f"With {size}: no confirmed task is published." for size in empty]
+        parts.append(text_to_markdown(TextBlock(head=_capital(kind), paragraphs=nothing)))
+        for place in (one for one in places if one[0] == kind):
+            title = f"{_capital(kind)} with {SIZES[place[1]]}"
+            parts.extend(map(to_markdown, _tables(title, cells[place], rows[place])))
+    parts.append(text_to_markdown(TextBlock(head="How to read this", paragraphs=READING)))
+    return "\n".join(parts)
+
+
+def _rows(found: LeagueFindings, tasks: Mapping[str, int]) -> list[PracticeRow]:
+    budgets = sorted({epsilon for task, epsilon in found.settings if task in tasks})
+    return [
+        PracticeRow(found, epsilon, tuple(one for one in tasks if (one, epsilon) in found.settings))
+        for epsilon in budgets
+    ]
+
+
+def _short(rows: Mapping[tuple[str, bool], Sequence[PracticeRow]]) -> Iterator[str]:
+    """Yield in sentences which kinds and sizes of data have evidence, and what beats DP-SGD."""
+    named = [f"{kind} with {SIZES[large]}" for kind, large in rows]
+    yield (
+        f"Of {len(KINDS) * len(SIZES)} kinds and sizes of data, {len(rows) or 'none'} "
+        f"{'have' if len(rows) > 1 else 'has'} a confirmed task"
+        + (f": {'; '.join(named)}." if named else ".")
+    )
+    told = [
+        f"{_capital(name)} at ε = {row.epsilon:g}: {row.start}."
+        for name, each in zip(named, rows.values(), strict=True)
+        for row in each
+        if row.start != NOTHING_BEATS
+    ]
+    yield from told
+    yield (
+        f"{'Elsewhere' if told else 'No method is shown to beat DP-SGD. So'} start with DP-SGD "
+        "and a tuned learning rate: it is what nothing here is shown to beat."
+    )
+
+
+def _tables(
+    title: str, tasks: Mapping[str, int], rows: Sequence[PracticeRow]
+) -> Iterator[ListBlock]:
+    named = [f"{task} (n = {number:,})" for task, number in tasks.items()]
+    yield ListBlock(
+        title=title,
+        caption=f"From {count(len(tasks), 'task')}: {listing(named)}.",
+        heads=START,
+        rows=[row.cells() for row in rows],
+        numbers=0,
+        notes=["At any other ε no task here is confirmed."],
+    )
+    yield ListBlock(
+        title=f"{title}: what searches chose",
+        caption="",
+        heads=CHOSEN,
+        rows=sorted((cells for row in rows for cells in row.chosen()), key=lambda one: one[0]),
+        numbers=4,
+        notes=[],
+    )
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:]

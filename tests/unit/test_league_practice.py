@@ -1,0 +1,113 @@
+"""The page of practice says what to start with, and no more than the published files show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from league_data import cells_below, confirmed, published
+
+from clipnoise.data.base import Dataset, dataset_class
+from clipnoise.report.league import LeagueFindings, read_league
+from clipnoise.report.league_practice import KINDS, kind_of, practice_page
+
+BETTER = {"disk": 0.84, "dp-lion": 0.65, "dp-sgd": 0.7}
+SMALL = "with fewer than 10,000 training examples"
+LARGE = "Tables with 10,000 training examples or more"
+START = ["DP-SGD with a tuned learning rate, which nothing here is shown to beat"]
+
+
+def data(**tasks: str) -> Mapping[str, Dataset]:
+    return {task: dataset_class(name)() for task, name in tasks.items()}
+
+
+def findings(folder: Path, **tasks: list[dict[str, Any]]) -> LeagueFindings:
+    return LeagueFindings(read_league(published(folder, **tasks)))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("german-credit", 0),
+        ("newsgroups", 1),
+        ("reuters-r8", 1),
+        ("digits", 2),
+        ("mnist-5k-efficientnet-lite0", 3),
+        ("newsgroups-minilm", 3),
+    ],
+)
+def test_a_dataset_is_of_one_kind(name: str, kind: int) -> None:
+    assert kind_of(dataset_class(name)()) == KINDS[kind]
+
+
+def test_the_page_says_who_beats_dp_sgd_and_who_is_worse(tmp_path: Path) -> None:
+    found = findings(tmp_path, digits=confirmed(BETTER))
+    page = practice_page(found, data(digits="digits"))
+    (row,) = cells_below(page, f"Pictures {SMALL}")
+    assert row[:5] == [
+        *("3", "1", "disk (1 of 1), shown to beat DP-SGD"),
+        *("disk", "dp-lion (1 of 1)"),
+    ]
+    assert row[5].endswith("(disk on digits)")
+    assert row[7] == "0 of 72"
+    assert f"1 has a confirmed task: pictures {SMALL}." in page
+    assert f"Pictures {SMALL} at ε = 3: disk (1 of 1), shown to beat DP-SGD." in page
+    assert "Elsewhere start with DP-SGD and a tuned learning rate" in page
+    assert page.count("no confirmed task is published") == 7
+
+
+def test_where_nothing_is_told_one_starts_with_dp_sgd(tmp_path: Path) -> None:
+    level = dict.fromkeys(("dp-sgd", "disk"), 0.7)
+    page = practice_page(findings(tmp_path, adult=confirmed(level)), data(adult="adult"))
+    (row,) = cells_below(page, LARGE)
+    assert row[2:5] == [*START, "each of 2", "none"]
+    assert "No method is shown to beat DP-SGD. So start with DP-SGD" in page
+
+
+def test_without_a_confirmed_task_nothing_is_said_of_any_kind(tmp_path: Path) -> None:
+    page = practice_page(findings(tmp_path), {})
+    assert "Of 8 kinds and sizes of data, none has a confirmed task." in page
+    assert page.count("no confirmed task is published") == 8
+
+
+def test_over_two_tasks_a_method_must_be_confirmed_and_left_in_both(tmp_path: Path) -> None:
+    one = confirmed({**BETTER, "fiber": 0.84})
+    other = confirmed({"disk": 0.84, "dp-lion": 0.92, "dp-sgd": 0.7}, seed=1)
+    found = findings(tmp_path, compas=one, credit=other)
+    page = practice_page(found, data(compas="compas", credit="german-credit"))
+    (row,) = cells_below(page, f"Tables {SMALL}")
+    assert row[1:5] == [
+        *("2", "nothing can be the best in all settings"),
+        *("none", "dp-lion (1 of 2)"),
+    ]
+    assert f"Tables {SMALL} at ε = 3: nothing can be the best in all settings." in page
+    assert "No method is shown to beat DP-SGD" not in page
+    assert "From 2 tasks: compas (n = 3,941) and credit (n = 705)." in page
+
+
+def test_the_spread_of_dp_sgd_is_that_of_its_searches(tmp_path: Path) -> None:
+    found = findings(tmp_path, adult=confirmed({"dp-sgd": 0.7, "disk": 0.7}, spread=0.05))
+    means = 100 * found.settings["adult", 3.0].by_search[0]
+    (row,) = cells_below(practice_page(found, data(adult="adult")), LARGE)
+    ends = f"{means.min():.1f} to {means.max():.1f}"
+    assert row[6] == f"adult {ends}, deviation {np.std(means, ddof=1):.1f}"
+
+
+def test_what_searches_chose_is_a_median_with_its_range(tmp_path: Path) -> None:
+    runs = confirmed({"dp-sgd": 0.7, "dp2-rmsprop": 0.7}, searches=7)
+    for one in runs:
+        peak = 2.0 ** int(one["search"])
+        rate = peak if peak > 4 else {"kind": "linear", "peak": peak, "final": 0.0}
+        values = {"id": one["label"], "learning_rate": rate, "clip_norm": 0.5}
+        if one["label"] == "dp2-rmsprop":
+            values = {"id": one["label"], "learning_rates": [3, 0.1], "clip_norms": [1, 3]}
+        one["hyperparameters"] = json.dumps(values)
+    page = practice_page(findings(tmp_path, adult=runs), data(adult="adult"))
+    assert cells_below(page, f"{LARGE}: what searches chose") == [
+        ["dp-sgd", "3", "7", "16 (2 to 130)", "2 of 7", "0.5 (0.5 to 0.5)"],
+        ["dp2-rmsprop", "3", "7", "–", "–", "–"],
+    ]
