@@ -82,9 +82,15 @@ def test_methods_pass_by_their_mean_rank_over_budgets_and_not_by_their_mean_scor
 
 
 def test_equal_methods_keep_the_order_of_the_panel_and_share_ranks() -> None:
-    assert passing(scores(c=(0.5,), a=(0.5,), b=(0.5,), worse=(0.4,))) == ["c", "a", "b", "worse"]
+    runs = scores(c=(0.5, 0.4), a=(0.4, 0.5), worse=(0.1, 0.1))
+    assert passing(runs) == ["c", "a", "worse"]
     # b is between two that are equal at the first budget: their ranks are 1.5 and 1.5
     assert passing(scores(a=(0.5, 0.1), b=(0.5, 0.3), c=(0.2, 0.2))) == ["b", "a", "c"]
+
+
+def test_a_method_that_is_another_one_in_every_run_does_not_pass_beside_it() -> None:
+    runs = scores(a=(0.5, 0.6), same=(0.5, 0.6), b=(0.5, 0.7), again=(0.5, 0.6))
+    assert passing(runs) == ["b", "a"]
 
 
 def test_seeds_are_averaged_before_methods_are_ranked() -> None:

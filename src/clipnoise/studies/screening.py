@@ -40,12 +40,14 @@ def passing(runs: Iterable[Screening]) -> list[str]:
     """Return the labels of a screen, the best first, by the rule by which methods pass.
 
     At each ε methods are ranked by their mean score over seeds; equal ones share the mean of their
-    ranks. The mean rank over ε decides; of equal ones the first in the panel comes first.
+    ranks. The mean rank over ε decides; of equal ones the first in the panel comes first. Of
+    methods that are equal in every run, the others are left out: they are the same method here, as
+    a clip per layer is where there is one layer.
     """
     from scipy.stats import rankdata
 
     scores: dict[float, dict[str, list[float]]] = {}
-    for run in runs:
+    for run in _without_repetitions(runs):
         scores.setdefault(run.epsilon, {}).setdefault(run.label, []).append(run.score)
     ranks: dict[str, list[float]] = {}
     for by_label in scores.values():
@@ -55,6 +57,18 @@ def passing(runs: Iterable[Screening]) -> list[str]:
     if len({len(values) for values in ranks.values()}) > 1:
         raise ValueError("a method is missing at one of the budgets")
     return sorted(ranks, key=lambda label: sum(ranks[label]))
+
+
+def _without_repetitions(runs: Iterable[Screening]) -> list[Screening]:
+    """Leave out the methods whose runs all have the scores of another one before them."""
+    by_label: dict[str, list[Screening]] = {}
+    for run in runs:
+        by_label.setdefault(run.label, []).append(run)
+    first = {
+        tuple((run.epsilon, run.score) for run in each): label
+        for label, each in reversed(by_label.items())
+    }
+    return [run for label in by_label if label in first.values() for run in by_label[label]]
 
 
 def confirmed(screen: Panel, confirm: Panel, ranked: Sequence[str]) -> list[PanelEntry]:
