@@ -162,7 +162,7 @@ def confirmed_runs(runs: pd.DataFrame, panel: str) -> pd.DataFrame:
 def confirmations(tasks: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Return the confirmed runs of each task that has some: its panels with repeated searches.
 
-    They have the same seeds; references that need another sampler or model have panels of their own.
+    Those with another sampler or model are panels of their own, with the same seeds.
     A method without a search belongs to the searches by its seeds, which all methods share.
 
     Args:
