@@ -33,7 +33,7 @@ Folder = Annotated[Path, "Folder of the published files."]
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True,
               help="Folder of the published files.")  # fmt: skip
 @click.option("--track", type=click.Choice(TRACKS), default=PRIVATE, show_default=True,
-              help="Which tasks: those without public data, or with pretrained features.")  # fmt: skip
+              help="Tasks without public data, or those with pretrained features.")  # fmt: skip
 @click.option("--page", type=click.Path(path_type=Path), metavar="PATH",
               help="Write the page with its figures, and do not print it: into this folder in "
               "Markdown, those of all tracks and a page of practice, or as this PDF.")  # fmt: skip

@@ -160,25 +160,26 @@ def confirmed_runs(runs: pd.DataFrame, panel: str) -> pd.DataFrame:
 
 
 def confirmations(tasks: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the confirmed runs of each task that has some: its panels with repeated searches.
+    """Return the runs of each task that has repeated searches, and all others with their seeds.
 
-    Those with another sampler or model are panels of their own, with the same seeds.
-    A method without a search belongs to the searches by its seeds, which all methods share.
+    A method without a search belongs to the searches by its seeds, which all methods share; one
+    with another sampler or model is in a panel of its own.
 
     Args:
         tasks: as from `read_league`.
 
     Raises:
-        UserError: a method is in several such panels, or a run is damaged.
+        UserError: a method is in several of these panels, or a run is damaged.
     """
     found = {}
     for task, runs in tasks.items():
         repeated = runs[runs["search"].notna()]
-        panels = list(dict.fromkeys(repeated["panel"]))
-        if (repeated.groupby("label")["panel"].nunique() > 1).any():
-            raise UserError(f"{task}: several panels repeat a method: {', '.join(panels)}.")
-        if panels:
-            searches = dict(zip(repeated["seed"], repeated["search"].astype(int), strict=True))
+        searches = dict(zip(repeated["seed"], repeated["search"].astype(int), strict=True))
+        same = runs[runs["seed"].isin(searches)]
+        panels = list(dict.fromkeys(same["panel"]))
+        if (same.groupby("label")["panel"].nunique() > 1).any():
+            raise UserError(f"{task}: several panels confirm a method: {', '.join(panels)}.")
+        if searches:
             confirmed = pd.concat([confirmed_runs(runs, panel) for panel in panels])
             found[task] = confirmed.assign(search=confirmed["seed"].map(searches))
     return found
