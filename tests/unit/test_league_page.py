@@ -18,7 +18,7 @@ from clipnoise.cli import main
 from clipnoise.cli.league import FOLDER, titles
 from clipnoise.errors import UserError
 from clipnoise.report.figures.league import figures
-from clipnoise.report.league import LeagueFindings, read_league
+from clipnoise.report.league import LeagueFindings, of_track, read_league
 from clipnoise.report.league_page import (
     UNDER_WAY,
     answer,
@@ -27,6 +27,7 @@ from clipnoise.report.league_page import (
     pictures,
 )
 from clipnoise.run.correctness import packed
+from clipnoise.studies.league import PRETRAINED, PRIVATE
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "reports" / "templates" / "league.typ"
@@ -60,7 +61,7 @@ def test_the_page_has_a_table_for_each_screen_with_the_best_method_first(tmp_pat
 
 def test_without_files_the_page_names_all_tasks_as_missing(tmp_path: Path) -> None:
     page = league_page(found(tmp_path), PLANNED)
-    assert "Of 3 tasks of the league, none is published." in page
+    assert "Of 3 tasks of this track, none is published." in page
     assert "Missing: adult, compas and digits." in page
     assert [cells[2] for cells in cells_below(page, "Tasks")] == ["not published"] * 3
 
@@ -220,8 +221,31 @@ def test_a_task_that_lacks_a_confirmed_run_has_no_page(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="every method needs one of each"):
         league_page(LeagueFindings({"adult": runs.drop(index=3)}), PLANNED)
     two = pd.concat([runs, runs.assign(panel="again")])
-    with pytest.raises(UserError, match="adult: several panels repeat searches: confirm, again"):
+    with pytest.raises(UserError, match="adult: several panels confirm a method: confirm, again"):
         league_page(LeagueFindings({"adult": two}), PLANNED)
+
+
+def test_references_in_a_panel_of_their_own_are_compared_with_the_confirmed(tmp_path: Path) -> None:
+    runs = confirmed({"dp-sgd": 0.7, "dp-prototypes": 0.9})
+    for one in runs:
+        if one["label"] == "dp-prototypes":
+            one |= {"panel": "references", "search": None}
+    page = league_page(found(tmp_path, adult=runs), PLANNED)
+    assert cells_below(page, "Who can be the best") == [["adult", "3", "dp-prototypes", "dp-sgd"]]
+    assert not found(tmp_path, adult=runs[len(runs) // 2 :]).settings  # nothing is confirmed yet
+
+
+def test_tasks_with_pretrained_features_are_on_a_page_of_their_own(tmp_path: Path) -> None:
+    encoded = [
+        one | {"dataset": "reuters-r8-glove"} for one in confirmed({"dp-sgd": 0.7, "disk": 0.8})
+    ]
+    tasks = read_league(published(tmp_path, adult=confirmed(BETTER), glove=encoded))
+    for track, task in ((PRIVATE, "adult"), (PRETRAINED, "glove")):
+        findings = LeagueFindings(of_track(tasks, track))
+        assert {name for name, _ in findings.settings} == {task}
+        page = league_page(findings, {}, track)
+        assert f"### {task}, ε = 3: confirmed" in page
+        assert page.count(": confirmed\n") == 1
 
 
 def test_the_same_files_give_the_same_page_and_pdf(tmp_path: Path) -> None:
@@ -234,20 +258,20 @@ def test_the_same_files_give_the_same_page_and_pdf(tmp_path: Path) -> None:
     assert pdf == again
     text = "".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages)
     said = " ".join(text.split())
-    assert "Of 3 tasks of the league, 2 are published: adult and digits." in said
+    assert "Of 3 tasks of this track, 2 are published: adult and digits." in said
     assert "Closed share of the privacy gap" in said
     assert "was not drawn" not in said
 
 
 def test_the_tasks_are_those_that_have_a_study() -> None:
-    planned = titles(ROOT / "workflow" / "studies" / "league")
+    planned = titles(ROOT / "workflow" / "studies" / "league", PRIVATE)
     assert planned["reuters-r8"] == "Reuters R8"
     assert not {"shared", "lite"} & {*planned}
 
 
 def test_what_is_no_task_of_the_league_is_named_apart(tmp_path: Path) -> None:
     page = league_page(found(tmp_path, lite=confirmed({"dp-sgd": 0.7, "disk": 0.8})), PLANNED)
-    assert "Of 3 tasks of the league, none is published." in page
+    assert "Of 3 tasks of this track, none is published." in page
     assert "Published, but no task of the league: lite." in page
 
 
@@ -287,8 +311,8 @@ def test_six_confirmed_tasks_are_enough_for_an_answer(six: LeagueFindings) -> No
 
 
 def test_the_readme_has_the_answer_of_the_published_files() -> None:
-    findings = LeagueFindings(read_league(ROOT / FOLDER))
-    said = answer(findings, titles(ROOT / "workflow" / "studies" / "league"))
+    findings = LeagueFindings(of_track(read_league(ROOT / FOLDER), PRIVATE))
+    said = answer(findings, titles(ROOT / "workflow" / "studies" / "league", PRIVATE))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     words = re.sub(r"!?\[(.*?)\]\(.*?\)", r"\1", readme)
     assert said in words, f"README.md: copy the answer from {FOLDER}/index.md"
@@ -302,8 +326,11 @@ def test_the_pages_in_the_documentation_are_those_that_are_printed(
     """Other processors may round the last digits differently."""
     monkeypatch.chdir(ROOT)
     assert main(["league", "--page", str(tmp_path)]) == 0
-    kept = {path.name for path in FOLDER.iterdir() if path.suffix != ".parquet"}
-    assert kept == {path.name for path in tmp_path.iterdir()}, AGAIN
+    kept, made_now = (
+        {str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.suffix != ".parquet"}
+        for folder in (FOLDER, tmp_path)
+    )
+    assert kept == made_now, AGAIN
     for name in kept:
         made, known = ((folder / name).read_bytes() for folder in (tmp_path, FOLDER))
         read = described if name.endswith(".png") else bytes.decode

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from clipnoise.data.base import dataset_class
 from clipnoise.errors import UserError
+from clipnoise.fields import parse
+from clipnoise.files import read_yaml
+from clipnoise.models.encoders import ENCODERS
 from clipnoise.report.inference.sign_flips import units_needed
 from clipnoise.report.statistics import ALPHA
 from clipnoise.studies.entry import PanelEntry
+from clipnoise.studies.file import Panel, StudyFile, expand_panels
+from clipnoise.studies.league import PRETRAINED, track_on
 from clipnoise.studies.screening import (
     Screening,
     confirmed,
@@ -19,11 +26,13 @@ from clipnoise.studies.screening import (
     screened_panels,
     with_methods,
 )
-from clipnoise.studies.study import load_study, names_below, studies_of_papers
+from clipnoise.studies.study import load_study, names_below, shared_file, studies_of_papers
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
 LITE = "league/lite"
 TASKS = [name for name in names_below(STUDIES, "league/*.yaml") if name != LITE]
+PAGE = (STUDIES.parents[1] / "docs" / "league.md").read_text(encoding="utf-8")
+COSTS = "| task | runs | core seconds for a run | core minutes | of these around the runs |"
 TRIALS = {"ranges": {"learning_rate": [0.1, 10]}, "trials": 2}
 SHARED: dict[str, Any] = {
     "datasets": ["digits"],
@@ -64,6 +73,24 @@ def written(folder: Path, text: str = TEXT, **confirm: Any) -> Path:
     bases = {**BASES, "confirm": {**BASES["confirm"], **confirm}}
     path.with_name("shared.yaml").write_text(yaml.safe_dump({"bases": bases}))
     return path
+
+
+def every_panel(task: str) -> dict[str, Panel]:
+    path = STUDIES / "league" / f"{task}.yaml"
+    file = parse(StudyFile, read_yaml(path), file=str(path))
+    return {one.name: one.panel for one in expand_panels(file, shared_file(path), path)}
+
+
+def track_of(name: str) -> str:
+    file = parse(StudyFile, read_yaml(STUDIES / f"{name}.yaml"))
+    return track_on(one.id for one in file.defaults.datasets)
+
+
+def examples(panel: Panel) -> int:
+    """Return how many examples a panel trains on."""
+    (named,) = panel.datasets
+    options = {key: value for key, value in named.given.items() if key != "id"}
+    return parse(dataset_class(named.id), options).sizes()["train"]
 
 
 def scores(**values: tuple[float, ...]) -> list[Screening]:
@@ -201,9 +228,50 @@ def test_the_lite_league_is_part_of_the_confirmation_of_digits_and_can_exclude_n
     assert searches < units_needed(ALPHA / len(budgets))
 
 
+def rows(head: str) -> dict[str, list[str]]:
+    """Return the cells of a table of the page, by the first one of each row."""
+    lines = PAGE.split(f"{head}\n")[1].split("\n\n")[0].splitlines()[1:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {first.strip("` *†"): others for first, *others in cells}
+
+
+def test_the_page_says_what_each_task_trains_and_costs() -> None:
+    found = rows("| task | data | model | n | B | T | ε |")
+    assert sorted(f"league/{name}" for name in found) == sorted(TASKS)
+    assert {*rows(COSTS)} == {*found}
+    for name, (_, _, *numbers) in found.items():
+        panels = every_panel(name)
+        screen = panels["screen"]
+        size, batch = examples(screen), screen.training["expected_batch_size"]
+        budgets = ", ".join(f"{epsilon:g}" for epsilon in screen.epsilons or ())
+        assert numbers == [f"{size:,}", f"{batch:,}", str(screen.training["steps"]), budgets]
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if track_of(name) == PRETRAINED])
+def test_references_on_features_release_all_examples_once_on_the_confirmed_seeds(name: str) -> None:
+    panels = every_panel(name.removeprefix("league/"))
+    _, confirm = screened_panels(STUDIES / f"{name}.yaml", "confirm")
+    for panel in (panels["references"], panels.get("least-squares", panels["references"])):
+        assert panel.training["steps"] == 1
+        assert panel.training["expected_batch_size"] == examples(panel)
+        assert panel.training["correctness"] == confirm.panel.training["correctness"]
+        assert panel.privacy["sampler"] == "full"
+        assert panel.seeds == confirm.panel.seeds
+
+
+def test_the_page_says_what_each_encoder_saw() -> None:
+    found = rows("| encoder | features | pretrained on | tasks |")
+    assert {title: cells[:2] for title, cells in found.items()} == {
+        one.title: [f"{one.width:,}", one.pretrained_on] for one in ENCODERS.values()
+    }
+    tasks = {name for *_, named in found.values() for name in re.findall("`(.*?)`", named)}
+    assert {f"league/{name}" for name in tasks} == {
+        name for name in TASKS if track_of(name) == PRETRAINED
+    }
+
+
 def test_the_page_shows_the_file_of_a_task_as_it_is() -> None:
-    page = (STUDIES.parents[1] / "docs" / "league.md").read_text()
-    shown = page.split("```yaml\n")[1].split("```")[0]
+    shown = PAGE.split("```yaml\n")[1].split("```")[0]
     screen = [line for line in shown.splitlines() if not line.startswith("  confirm:")]
     file = (STUDIES / "league" / "digits.yaml").read_text().splitlines()
     assert [line for line in file if not line.startswith("  confirm:")] == screen

@@ -173,6 +173,16 @@ def test_only_datasets_with_files_to_download_are_fetched(tmp_path: Path) -> Non
     assert plan.fetched() == ["kept/raw/mnist/fetched"]
 
 
+def test_features_of_one_dataset_are_fetched_with_each_encoder(tmp_path: Path) -> None:
+    names = ["reuters-r8-bow", "reuters-r8-minilm", "reuters-r8-glove", "newsgroups-glove"]
+    method = {"id": "sgd", "learning_rate": 1}
+    path = study(tmp_path, datasets=names, models=["logistic"], methods=[method])
+    plan = Plan.from_values({"studies": [str(path)], "cache": "kept"}, tmp_path / "studies")
+    assert {name.split("/")[2] for name in plan.fetched()} == {
+        *("reuters-r8-bow", "reuters-r8-minilm", "newsgroups-glove")
+    }
+
+
 def test_jobs_are_called_by_the_words_of_the_study(tmp_path: Path) -> None:
     tune = {"grid": {"clip_norm": [1, 2]}, "seeds": [7]}
     path = study(

@@ -95,7 +95,7 @@ def test_a_task_is_screened_published_confirmed_and_printed(
     capsys.readouterr()
     assert main(["league"]) == 0
     page = capsys.readouterr().out
-    assert "Of 1 task of the league, 1 is published: digits." in page
+    assert "Of 1 task of this track, 1 is published: digits." in page
     assert "### digits, ε = 8: confirmed" in page
     assert "adam (non-private)" in page
     assert "exclude nothing with fewer than 6 searches. digits at ε = 8 has fewer" in page

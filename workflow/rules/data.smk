@@ -14,8 +14,10 @@ rule fetch:
         LOCK
     params:
         cache=lambda wildcards: CACHE,
+        weights=lambda wildcards: plan.config.weights,
     shell:
-        "clipnoise data fetch {wildcards.dataset} --cache {params.cache:q} > {log:q} 2>&1"
+        "clipnoise data fetch {wildcards.dataset} --cache {params.cache:q}"
+        " --weights {params.weights:q} > {log:q} 2>&1"
 
 
 rule fetch_all:

@@ -18,6 +18,7 @@ from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST, read_arrays
 from clipnoise.data.columns import ColumnRule
 from clipnoise.data.describe import SHARE, Task, Wanted, block, describe
+from clipnoise.data.features import Features
 from clipnoise.data.own import Form
 from clipnoise.data.pictures import list_pictures
 from clipnoise.data.remote import RawFiles, digest
@@ -103,13 +104,23 @@ def _state(cache: Path, dataset: Dataset) -> str:
 
 
 @options.command(data, name="fetch")
-def fetch_dataset(name: Name, cache: options.Cache = options.CACHE) -> None:
-    """Download the raw files of dataset NAME, or say how to get them by hand."""
+def fetch_dataset(
+    name: Name,
+    weights: options.Weights = options.WEIGHTS,
+    cache: options.Cache = options.CACHE,
+) -> None:
+    """Download the raw files of dataset NAME, or say how to get them by hand.
+
+    The encoder of a dataset of features is downloaded into the folder of weights.
+    """
     dataset = _dataset(name)
     if dataset.files:
         print(f"{dataset.id}: fetched into {_download(dataset.raw_files(cache))}")
     else:
         print(f"{dataset.id}: nothing to fetch. {dataset.manual}".rstrip())
+    if isinstance(dataset, Features):
+        encoder = weight_files(weights, dataset.encoder)
+        print(f"{dataset.encoder}: fetched into {_download(encoder)}")
 
 
 @options.command(data, name="verify")

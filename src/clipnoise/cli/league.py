@@ -9,8 +9,10 @@ import click
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
+from clipnoise.fields import parse
 from clipnoise.files import read_text, read_yaml, write_atomically
-from clipnoise.studies.league import data_of
+from clipnoise.studies.file import StudyFile
+from clipnoise.studies.league import PRIVATE, TRACKS, data_of, track_on
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.screening import (
     CONFIRM,
@@ -30,11 +32,13 @@ Folder = Annotated[Path, "Folder of the published files."]
 @click.group(cls=options.CommandGroup, invoke_without_command=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True,
               help="Folder of the published files.")  # fmt: skip
+@click.option("--track", type=click.Choice(TRACKS), default=PRIVATE, show_default=True,
+              help="Tasks without public data, or those with pretrained features.")  # fmt: skip
 @click.option("--page", type=click.Path(path_type=Path), metavar="PATH",
               help="Write the page with its figures, and do not print it: into this folder in "
-              "Markdown, with a page of practice, or as this PDF.")  # fmt: skip
+              "Markdown, those of all tracks and a page of practice, or as this PDF.")  # fmt: skip
 @click.pass_context
-def league(context: click.Context, folder: Path, page: Path | None) -> None:
+def league(context: click.Context, folder: Path, track: str, page: Path | None) -> None:
     """Print the page of the league in Markdown, from the published file of each task.
 
     It says which tasks are missing. Files are refused in which the code that trained a method
@@ -42,25 +46,26 @@ def league(context: click.Context, folder: Path, page: Path | None) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from clipnoise.report.league import LeagueFindings, read_league
-    from clipnoise.report.league_page import league_page, league_pdf, pictures
+    from clipnoise.report.league import LeagueFindings, of_track, read_league
+    from clipnoise.report.league_page import PLACES, league_page, league_pdf, pictures
     from clipnoise.report.league_practice import practice_page
 
-    studies = options.STUDIES / LEAGUE
-    found, planned = LeagueFindings(read_league(folder)), titles(studies)
+    studies, tasks = options.STUDIES / LEAGUE, read_league(folder)
+    found = {each: LeagueFindings(of_track(tasks, each)) for each in TRACKS}
+    planned = {each: titles(studies, each) for each in TRACKS}
     if page is None:
-        print(league_page(found, planned), end="")
+        print(league_page(found[track], planned[track], track), end="")
     elif page.suffix == ".pdf":
-        write_atomically(page, league_pdf(found, planned, options.TEMPLATES / "league.typ"))
-        print(f"{page}: {', '.join(found.tasks) or 'no task is published'}")
+        template = options.TEMPLATES / "league.typ"
+        write_atomically(page, league_pdf(found[track], planned[track], template, track))
+        print(f"{page}: {', '.join(found[track].tasks) or 'no task is published'}")
     else:
-        known = [task for task in found.tasks if task in planned]
+        known = [task for task in tasks if any(task in each for each in planned.values())]
         data = {task: data_of(load_study(studies / f"{task}.yaml")) for task in known}
-        files: dict[str, str | bytes] = {
-            "index.md": league_page(found, planned),
-            "practice.md": practice_page(found, data),
-            **pictures(found),
-        }
+        files: dict[str, str | bytes] = {"practice.md": practice_page(LeagueFindings(tasks), data)}
+        for each, place in PLACES.items():
+            files[f"{place}index.md"] = league_page(found[each], planned[each], each)
+            files |= {f"{place}{name}": png for name, png in pictures(found[each]).items()}
         for name, content in files.items():
             write_atomically(page / name, content)
             print(page / name)
@@ -156,10 +161,15 @@ def confirm(
     print(f"{study.path}: {len(methods)} methods are confirmed")
 
 
-def titles(folder: Path) -> dict[str, str]:
-    """Return what each task of the league is about, by its name, from the folder of its studies."""
-    studies = [path for path in sorted(folder.glob("*.yaml")) if path.stem not in NO_TASKS]
-    return {path.stem: read_yaml(path)["title"].removeprefix("League: ") for path in studies}
+def titles(folder: Path, track: str) -> dict[str, str]:
+    """Return what each task of a track is about, by its name, from the folder of its studies."""
+    paths = [path for path in sorted(folder.glob("*.yaml")) if path.stem not in NO_TASKS]
+    studies = {path.stem: parse(StudyFile, read_yaml(path), file=str(path)) for path in paths}
+    return {
+        name: study.title.removeprefix("League: ")
+        for name, study in studies.items()
+        if track_on(one.id for one in study.defaults.datasets) == track
+    }
 
 
 def _task(task: str, config: Path) -> tuple[Study, Path]:

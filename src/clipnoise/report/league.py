@@ -35,6 +35,7 @@ from clipnoise.run.fingerprint import fingerprint, training_code
 from clipnoise.run.results import read_summary, run_folder
 from clipnoise.studies.collect import collect
 from clipnoise.studies.columns import LEAGUE, read_table, schema
+from clipnoise.studies.league import track_on
 from clipnoise.studies.screening import Screening
 from clipnoise.studies.study import Study
 
@@ -106,6 +107,11 @@ def read_league(folder: Path) -> dict[str, pd.DataFrame]:
     return tasks
 
 
+def of_track(tasks: Mapping[str, pd.DataFrame], track: str) -> dict[str, pd.DataFrame]:
+    """Return the tasks of a track, as from `read_league`."""
+    return {task: runs for task, runs in tasks.items() if track_on(set(runs["dataset"])) == track}
+
+
 def screenings(runs: pd.DataFrame, panel: str) -> list[Screening]:
     """Return what ranks the methods of a screen: those whose ε is a guarantee.
 
@@ -154,25 +160,27 @@ def confirmed_runs(runs: pd.DataFrame, panel: str) -> pd.DataFrame:
 
 
 def confirmations(tasks: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the confirmed runs of each task that has some: its panel with repeated searches.
+    """Return the runs of each task that has repeated searches, and all others with their seeds.
 
-    A method without a search belongs to the searches by its seeds, which all methods share.
+    A method without a search belongs to the searches by its seeds, which all methods share; one
+    with another sampler or model is in a panel of its own.
 
     Args:
         tasks: as from `read_league`.
 
     Raises:
-        UserError: a task has several such panels, or a run is damaged.
+        UserError: a method is in several of these panels, or a run is damaged.
     """
     found = {}
     for task, runs in tasks.items():
         repeated = runs[runs["search"].notna()]
-        panels = list(dict.fromkeys(repeated["panel"]))
-        if len(panels) > 1:
-            raise UserError(f"{task}: several panels repeat searches: {', '.join(panels)}.")
-        if panels:
-            searches = dict(zip(repeated["seed"], repeated["search"].astype(int), strict=True))
-            confirmed = confirmed_runs(runs, panels[0])
+        searches = dict(zip(repeated["seed"], repeated["search"].astype(int), strict=True))
+        same = runs[runs["seed"].isin(searches)]
+        panels = list(dict.fromkeys(same["panel"]))
+        if (same.groupby("label")["panel"].nunique() > 1).any():
+            raise UserError(f"{task}: several panels confirm a method: {', '.join(panels)}.")
+        if searches:
+            confirmed = pd.concat([confirmed_runs(runs, panel) for panel in panels])
             found[task] = confirmed.assign(search=confirmed["seed"].map(searches))
     return found
 

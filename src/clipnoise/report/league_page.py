@@ -23,16 +23,25 @@ from clipnoise.report.league_papers import claims_block
 from clipnoise.report.pdf import typeset
 from clipnoise.report.records import split, where
 from clipnoise.report.statistics import ALPHA, Interval
+from clipnoise.studies.league import PRETRAINED, PRIVATE
 
 Part = TextBlock | ListBlock | FigureBlock
-TITLE = "The league, task by task"
-HEAD = (
-    f"# {TITLE}\n\nPrinted by `clipnoise league` from the published file of each task. "
-    "[The protocol](../../league.md) says how they were trained, and [another page](practice.md) "
-    "what to start with.\n"
-)
+TITLES = {
+    PRIVATE: "The league, task by task",
+    PRETRAINED: "The league on pretrained features, task by task",
+}
+HEADS = {
+    PRIVATE: "Printed by `clipnoise league` from the published file of each task. [The protocol]"
+    "(../../league.md) says how they were trained, and [another page](practice.md) what to start "
+    "with. Tasks with pretrained features are on [a page of their own](features/index.md), and "
+    "never ranked together with these.",
+    PRETRAINED: "Printed by `clipnoise league --track pretrained` from the published file of each "
+    "task. [The protocol](../../../league.md#pretrained-features) says how they were trained, and "
+    "what each encoder saw. Tasks without public data are on [another page](../index.md).",
+}
+PLACES = {PRIVATE: "", PRETRAINED: "features/"}  # of a page, below the first one
 UNDER_WAY = "Version 3 of this comparison is under way, task by task."
-UNTIL = "Until {} are confirmed, [the answer of version 2](../../league-results.md) stands."
+UNTIL = " Until {} are confirmed, [the answer of version 2](../../league-results.md) stands."
 TASKS_NEEDED = units_needed(ALPHA)
 NO_INTERVAL = {1: "for anything", 2: "for a new one"}  # by the number of tasks at one ε
 MOST = 8  # gains that are named one by one
@@ -66,16 +75,19 @@ OVER = (
 )
 
 
-def league_page(found: LeagueFindings, planned: Mapping[str, str]) -> str:
+def league_page(found: LeagueFindings, planned: Mapping[str, str], track: str = PRIVATE) -> str:
     """Return the page of the league in Markdown; its figures are files beside it.
 
     Args:
-        found: what the published tasks say.
-        planned: the titles of all tasks, by their names.
+        found: what the published tasks of a track say.
+        planned: the titles of all its tasks, by their names.
+        track: which.
     """
     said = answer(found, planned)
-    until = f" {UNTIL.format(count(TASKS_NEEDED, 'task'))}" if said == UNDER_WAY else ""
-    return "\n".join([HEAD, f"{said}{until}\n", *map(_part_to_markdown, parts(found, planned))])
+    if said == UNDER_WAY and track == PRIVATE:  # version 2 has no such features
+        said += UNTIL.format(count(TASKS_NEEDED, "task"))
+    head = f"# {TITLES[track]}\n\n{HEADS[track]}\n\n{said}\n"
+    return "\n".join([head, *map(_part_to_markdown, parts(found, planned))])
 
 
 def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
@@ -138,7 +150,9 @@ def _drawn(found: LeagueFindings) -> Iterator[tuple[FigureBlock, Figure]]:
             yield one.block, one.draw(known)
 
 
-def league_pdf(found: LeagueFindings, planned: Mapping[str, str], template: Path) -> bytes:
+def league_pdf(
+    found: LeagueFindings, planned: Mapping[str, str], template: Path, track: str = PRIVATE
+) -> bytes:
     """Return the page of the league as PDF, with figures; arguments as for `league_page`.
 
     Raises:
@@ -150,7 +164,7 @@ def league_pdf(found: LeagueFindings, planned: Mapping[str, str], template: Path
             name = f"{block.image}"
             images[name] = Path(folder, name)
             images[name].write_bytes(canvas.to_svg(figure))
-        content = {"title": TITLE, "name": "league", "parts": list(parts(found, planned))}
+        content = {"title": TITLES[track], "name": "league", "parts": list(parts(found, planned))}
         return typeset(content, template, images)
 
 
@@ -184,7 +198,7 @@ def _published(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[st
     beside = [task for task in found.tasks if task not in planned]
     names = f": {listing(of_league)}" if of_league else ""
     yield (
-        f"Of {count(len(planned), 'task')} of the league, {len(of_league) or 'none'} "
+        f"Of {count(len(planned), 'task')} of this track, {len(of_league) or 'none'} "
         f"{_is(len(of_league))} published{names}."
     )
     if missing:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST
+from clipnoise.data.features import Features
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import example, method_class, track
+from clipnoise.plugins import plugins
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import Panel
 from clipnoise.studies.screening import CONFIRM, screened_panels
@@ -19,6 +21,7 @@ from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Tune
 
 GIVEN = "given"
+PRIVATE, PRETRAINED = TRACKS = ("private", "pretrained")  # of tasks; never ranked together
 BASELINES = ("dp-sgd", "dp-fedavg")  # the first one that a panel has is compared with
 
 
@@ -39,6 +42,17 @@ class LeagueEntry:
     tune: Mapping[str, Mapping[str, object]]
     space: str
     baseline: str
+
+
+def track_on(datasets: Iterable[str]) -> str:
+    """Return the track of a task: whether an encoder saw public data before it.
+
+    Args:
+        datasets: its datasets by id.
+    """
+    known = plugins("clipnoise.data", Dataset)
+    encoded = (issubclass(known.get(one, Dataset), Features) for one in datasets)
+    return PRETRAINED if any(encoded) else PRIVATE
 
 
 def confirmation(task: Study) -> Study:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from clipnoise.core.taken import AtMinimum
 from clipnoise.data.base import Dataset
+from clipnoise.data.features import Features
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
 from clipnoise.files import require_writable
@@ -280,12 +281,15 @@ class Plan:
     # Data
 
     def fetched(self) -> list[str]:
-        """Return the files that mark the raw files of every planned dataset as downloaded.
+        """Return the files that mark what every planned dataset is made of as downloaded.
 
-        Of datasets that share a folder of raw files one is named.
+        Of datasets that share a folder of raw files, and an encoder if there is one, one is named.
         """
         datasets = [dataset for dataset in self._datasets.values() if dataset.files]
-        names = {dataset.raw or dataset.id: dataset.id for dataset in datasets}
+        encoders = [one.encoder if isinstance(one, Features) else "" for one in datasets]
+        names = {
+            (one.raw or one.id, by): one.id for one, by in zip(datasets, encoders, strict=True)
+        }
         return [f"{self.config.cache}/raw/{name}/fetched" for name in sorted(names.values())]
 
     def preparation(self, prepared: str) -> str:
