@@ -166,6 +166,15 @@ def test_what_papers_claim_is_counted_where_both_methods_are_confirmed(tmp_path:
     assert "no ε has more than 2 confirmed tasks, and 6 are needed" in page
 
 
+def test_a_claim_that_leaves_out_pictures_is_counted_on_other_tasks_alone(tmp_path: Path) -> None:
+    level = {"dp-sgd": 0.7, "dp-adam": 0.7, "dp-adambc": 0.9}
+    pictures = confirmed(level)
+    table = [{**one, "dataset": "adult"} for one in confirmed(level, seed=1)]
+    page = league_page(found(tmp_path, digits=pictures, adult=table), PLANNED)
+    (cells, *_) = cells_below(page, "What papers claim, and what was seen here")
+    assert cells[2:6] == ["dp-adambc over dp-adam", "1", "1", "0"]
+
+
 @pytest.fixture(scope="module")
 def six(tmp_path_factory: pytest.TempPathFactory) -> LeagueFindings:
     runs = {f"task{n}": confirmed(BETTER, seed=n, searches=8, examples=200) for n in range(6)}

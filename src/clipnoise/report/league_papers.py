@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
+from clipnoise.data.base import dataset_class
 from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import DASH, count, decimal
-from clipnoise.report.inference.confirmed import gains_over
+from clipnoise.report.inference.confirmed import Confirmed, gains_over
 from clipnoise.report.inference.over_tasks import mixed_model
 from clipnoise.report.inference.sign_flips import units_needed
 from clipnoise.report.league import PLACE, LeagueFindings
 from clipnoise.report.records import where
 from clipnoise.report.statistics import ALPHA
+
+Settings = Mapping[tuple[str, float], Confirmed]
 
 
 @dataclass(frozen=True)
@@ -24,18 +28,20 @@ class PairClaim:
         paper: a short name.
         says: what it claims, and where.
         better, worse: the methods.
+        not_on: the kind of examples on which it is not claimed; empty for none.
     """
 
     paper: str
     says: str
     better: str
     worse: str
+    not_on: str = ""
 
 
 CLAIMS = (
     PairClaim(
         *("DP-AdamBC", "bias correction improves DP-Adam, though not on images (section 5)"),
-        *("dp-adambc", "dp-adam"),
+        *("dp-adambc", "dp-adam", "image"),
     ),
     PairClaim("DP-PMLF", "it outperforms DP-SGD (appendix)", "dp-pmlf", "dp-sgd"),
     PairClaim(
@@ -59,11 +65,13 @@ def claims_block(found: LeagueFindings) -> ListBlock:
     rows = []
     for claim in CLAIMS:
         both = {claim.better, claim.worse}
-        settings = sum(both <= {*one.methods} for one in found.settings.values())
+        claimed = _claimed(found, claim)
+        settings = sum(both <= {*one.methods} for one in claimed.values())
         ways = ((claim.better, claim.worse), (claim.worse, claim.better))
-        seen = [len(where(found.apart, better=first, worse=last)) for first, last in ways]
+        apart = found.apart[found.apart["task"].isin({task for task, _ in claimed})]
+        seen = [len(where(apart, better=first, worse=last)) for first, last in ways]
         compared = f"{claim.better} over {claim.worse}"
-        gain = _over_tasks(found, claim) or DASH
+        gain = _over_tasks(claimed, claim) or DASH
         rows.append([claim.paper, claim.says, compared, *map(str, (settings, *seen)), gain])
     needed = units_needed(ALPHA)
     most = max((len(found.at(epsilon)) for _, epsilon in found.settings), default=0)
@@ -81,7 +89,8 @@ def claims_block(found: LeagueFindings) -> ListBlock:
         )
     return ListBlock(
         title="What papers claim, and what was seen here",
-        caption="Settings: in how many both methods are confirmed. Seen: in how many the pair is "
+        caption="Settings: in how many both methods are confirmed, without tasks that a claim "
+        "excludes. Seen: in how many the pair is "
         "told apart as the paper says, and opposite: the other way round; the rest is not told. "
         "Gain over tasks: what the first is expected to have over the second on a task, in points, "
         "with its 95% interval, each by itself. The tasks are not those of the papers.",
@@ -92,9 +101,22 @@ def claims_block(found: LeagueFindings) -> ListBlock:
     )
 
 
-def _over_tasks(found: LeagueFindings, claim: PairClaim) -> str:
+def _claimed(found: LeagueFindings, claim: PairClaim) -> Settings:
+    """Return the settings of which a paper claims something."""
+    kinds = {
+        task: {dataset_class(name)().signature.kind for name in set(runs["dataset"])}
+        for task, runs in found.confirmed.items()
+    }
+    return {
+        (task, epsilon): one
+        for (task, epsilon), one in found.settings.items()
+        if claim.not_on not in kinds[task]
+    }
+
+
+def _over_tasks(settings: Settings, claim: PairClaim) -> str:
     """Return the expected gain at each ε that has two tasks or more, in words."""
-    gains = where(gains_over(found.settings, PLACE, claim.worse), method=claim.better)
+    gains = where(gains_over(settings, PLACE, claim.worse), method=claim.better)
     gains = gains[gains["error"] > 0]  # where all runs are equal, neither is better
     return "; ".join(
         f"ε = {epsilon:g}: {_expected(gains[gains['epsilon'] == epsilon])}"
