@@ -7,7 +7,7 @@ from the finished runs of the league's tasks in `results`, and loads the same sp
 is Opacus: the Poisson sampling, the per-example gradients, the clipping, the noise and the step.
 Initial weights are PyTorch's own, and random streams differ. Twelve searches chose the
 hyper-parameters, so the pair is a search: the interval is the 95% t-interval of the mean difference
-over searches. Writes benchmarks/results/opacus.md.
+over searches. Writes benchmarks/results/opacus-tasks.md.
 
     python benchmarks/opacus_loop.py --times [--repetitions 20]
 
@@ -47,7 +47,7 @@ from clipnoise.studies.study import load_study
 
 RESULTS, CACHE, STUDIES = Path("results"), Path("data"), Path("workflow/studies/league")
 PUBLISHED = Path("docs/league/v3")
-PAGE = Path(__file__).parent / "results" / "opacus.md"
+PAGE = Path(__file__).parent / "results" / "opacus-tasks.md"
 TIMES = PAGE.with_name("own-loop.md")
 TURN = 10  # steps
 HEAD = "| task | n | η | C | σ | here | Opacus | Opacus − here, 95% interval |"
