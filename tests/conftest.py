@@ -1,4 +1,4 @@
-"""Puts this folder on the import path, for helpers that several test folders share; a browser."""
+"""Puts this folder on the import path, for helpers that several folders share; a browser, data."""
 
 from __future__ import annotations
 
@@ -108,3 +108,14 @@ def shared_browser(chromium: Any) -> Iterator[Any]:
     """Open a window for the tests of a file, which change nothing in it."""
     with window(chromium) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of prepared datasets: the digits, and those of users. Tests do not change it."""
+    from clipnoise.data.digits import Digits, DigitsUsers
+
+    folder = tmp_path_factory.mktemp("cache")
+    for dataset in (Digits(), DigitsUsers()):
+        dataset.prepare(folder)
+    return folder

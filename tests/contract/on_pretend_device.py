@@ -14,7 +14,6 @@ from pretend_device import pretend_device
 from rank_cases import CASES, STEPS, own_theta, own_training, prepared
 from torch import Tensor
 
-from clipnoise.data.base import dataset_class
 from clipnoise.run.checkpoint import read, write
 from clipnoise.run.outcome import Clock
 from clipnoise.run.ranks import Ranks
@@ -22,14 +21,6 @@ from clipnoise.run.train import train
 
 # Two cases stand for the others, each of which takes a second of a core, in `make test`.
 OFTEN = ("engine vmap", "blt, two moments")
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    for name in ("digits", "digits-users"):
-        dataset_class(name)().prepare(folder)
-    return folder
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import torch
 from budgets import budget
 from every_method import VARIANTS, build, one_per_family, required
 
-from clipnoise.data.base import dataset_class
 from clipnoise.errors import UserError
 from clipnoise.run.checkpoint import (
     Checkpoint,
@@ -59,14 +58,6 @@ def spec(name: str = "dp-adam", options: dict[str, Any] | None = None, **privacy
             "seed": 3,
         }
     )
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    for name in ("digits", "digits-users"):
-        dataset_class(name)().prepare(folder)
-    return folder
 
 
 class StopAfter(Checkpoint):

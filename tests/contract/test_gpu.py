@@ -18,7 +18,6 @@ from test_models import CLIPPINGS, PAIRS, SHAPES, build, examples
 from torch import Tensor
 
 from clipnoise.core.clipping import Clipping
-from clipnoise.data.base import dataset_class
 from clipnoise.data.signature import Signature
 from clipnoise.fields import parse
 from clipnoise.gradients.checks import check_model
@@ -46,14 +45,6 @@ ROUNDING = 2e-3  # of the way that a run goes, over a few steps
 @pytest.fixture(scope="module", autouse=True)
 def exact() -> None:
     exact_arithmetic(GPU)
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    for name in ("digits", "digits-users"):
-        dataset_class(name)().prepare(folder)
-    return folder
 
 
 @pytest.fixture

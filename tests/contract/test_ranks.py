@@ -13,21 +13,12 @@ import torch
 from rank_cases import CASES, MISTAKES, STEPS, prepared, trained
 from torch import Tensor
 
-from clipnoise.data.base import dataset_class
 from clipnoise.run.checkpoint import read
 from clipnoise.run.outcome import Clock, LostRankError
 from clipnoise.run.ranks import Ranks, started
 
 pytestmark = pytest.mark.long  # together; each test reads what one group of processes has found
 ROUNDING = 1e-4  # of float32, relative to how far the parameters moved
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    for name in ("digits", "digits-users"):
-        dataset_class(name)().prepare(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,13 +19,3 @@ def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if name != REAL and "whole" not in request.fixturenames:
         forked = SimpleNamespace(Popen=ForkedWorker, DEVNULL=subprocess.DEVNULL)
         monkeypatch.setattr(remote, "subprocess", forked)
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from clipnoise.data.digits import Digits, DigitsUsers
-
-    folder = tmp_path_factory.mktemp("cache")
-    for dataset in (Digits(), DigitsUsers()):
-        dataset.prepare(folder)
-    return folder

@@ -430,7 +430,7 @@ def test_turns_that_are_drawn_cost_what_they_move_through_correlated_noise(setti
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_waiting_between_turns_costs_what_all_patterns_show(settings: int) -> None:
-    """Three rows are released; with two bands, nobody takes part in the last of them."""
+    """Three rows are released; with two bands, no example takes part in the last one."""
     draw = np.random.default_rng(63)
     for number in range(settings):
         bands = 1 + number % 2

@@ -14,7 +14,7 @@ import pytest
 import torch
 from budgets import budget
 
-from clipnoise.data.base import Examples, dataset_class
+from clipnoise.data.base import Examples
 from clipnoise.errors import UserError
 from clipnoise.privacy.claim import NOT_COVERED
 from clipnoise.run import train as training
@@ -38,14 +38,6 @@ def spec(*, privacy: dict[str, Any] | None = None, **sections: Any) -> RunSpec:
             **sections,
         }
     )
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    for name in ("digits", "digits-users"):
-        dataset_class(name)().prepare(folder)
-    return folder
 
 
 def train(run: RunSpec, cache: Path, results: Path) -> tuple[dict[str, Any], list[dict[str, str]]]:

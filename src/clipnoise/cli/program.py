@@ -130,7 +130,7 @@ def run(words: list[str]) -> int:
 
     Returns:
         The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault, and as
-        shells report them 130 for Ctrl-C and 141 where nobody reads the output any more.
+        shells report them 130 for Ctrl-C and 141 for a closed output pipe.
     """
     from clipnoise.plugins import use_places_of
 
@@ -166,7 +166,7 @@ def run(words: list[str]) -> int:
 
 
 def _unread() -> bool:
-    """Return whether nobody reads the output any more, as after `| head`."""
+    """Return whether the output is a pipe whose reader has closed it, as `| head` does."""
     output = select.poll()
     output.register(1, select.POLLOUT)
     return any(event & select.POLLERR for _, event in output.poll(0))

@@ -69,8 +69,9 @@ def majority(task: Study, cache: Path) -> MajorityClass:
     from clipnoise.run.setup import load_data
 
     found = []
-    for spec in _splits(next(iter(_trials(task).values()))[0], cache):
-        data = load_data(spec, cache)
+    spec = next(iter(_trials(task).values()))[0]
+    for one in _on_splits(spec, _split_seeds(spec, cache)):
+        data = load_data(one, cache)
         train_targets, targets = (
             part.targets[slice(None)].flatten() for part in (data.train, data.validation)
         )
@@ -93,14 +94,16 @@ def piloted(task: Study, cache: Path, weights: Path) -> Iterator[Best]:
     from clipnoise.privacy.calibration import calibrate
     from clipnoise.run.train import train
 
-    for (method, epsilon), trials in _trials(task).items():
+    searched = _trials(task)
+    seeds = _split_seeds(next(iter(searched.values()))[0], cache)
+    for (method, epsilon), trials in searched.items():
         budget = trials[0].budget
         calibration = None if budget is None else calibrate(budget)
         means = []
         for spec in trials:
             outcomes = [
                 train(one, cache=cache, weights=weights, calibration=calibration)
-                for one in _splits(replace(spec, seed=SEED), cache)
+                for one in _on_splits(replace(spec, seed=SEED), seeds)
             ]
             means.append(
                 statistics.mean(
@@ -125,10 +128,13 @@ def _trials(task: Study) -> dict[tuple[str, float | None], list[RunSpec]]:
     )
 
 
-def _splits(spec: RunSpec, cache: Path) -> list[RunSpec]:
-    """Return a run on its own split, or on four others where that has too few examples."""
+def _split_seeds(spec: RunSpec, cache: Path) -> tuple[int, ...]:
+    """Return the seed of a run's own split, or those of four others where that is too small."""
     from clipnoise.run.setup import load_data
 
-    if len(load_data(spec, cache).validation) >= ENOUGH:
-        return [spec]
-    return [replace(spec, dataset=replace(spec.dataset, split_seed=seed)) for seed in SPLITS]
+    enough = len(load_data(spec, cache).validation) >= ENOUGH
+    return (spec.dataset.split_seed,) if enough else SPLITS
+
+
+def _on_splits(spec: RunSpec, seeds: tuple[int, ...]) -> list[RunSpec]:
+    return [replace(spec, dataset=replace(spec.dataset, split_seed=seed)) for seed in seeds]

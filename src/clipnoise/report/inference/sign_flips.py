@@ -173,7 +173,7 @@ def apart_from(own: Floats, others: Floats) -> Floats:
     Returns:
         A two-sided p-value for each of the others.
     """
-    return stepwise(np.abs(sign_flips(len(own)) @ _directions(own, others).T))
+    return _apart(own, others)
 
 
 def _stepwise_shares(scores: Floats) -> dict[tuple[int, int], float]:
@@ -182,8 +182,12 @@ def _stepwise_shares(scores: Floats) -> dict[tuple[int, int], float]:
     if not pairs:
         return {}
     first, second = (scores[list(one)] for one in zip(*pairs, strict=True))
-    shares = stepwise(np.abs(sign_flips(scores.shape[1]) @ _directions(first, second).T))
-    return dict(zip(pairs, shares.tolist(), strict=True))
+    return dict(zip(pairs, _apart(first, second).tolist(), strict=True))
+
+
+def _apart(first: Floats, second: Floats) -> Floats:
+    """Return for each difference the share of flips in which one that is left reaches its |R|."""
+    return stepwise(np.abs(sign_flips(second.shape[1]) @ _directions(first, second).T))
 
 
 def _directions(first: Floats, second: Floats) -> Floats:
