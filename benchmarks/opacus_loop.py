@@ -3,11 +3,11 @@
     python benchmarks/opacus_loop.py [--tasks digits compas …] [--epsilon 3] [--first 100000]
 
 It reads the learning rate with its schedule, the clip norm and σ of each confirmed run of `dp-sgd`
-from the finished runs of the league's tasks in `results`, and loads the same split. Everything else
-is Opacus: the Poisson sampling, the per-example gradients, the clipping, the noise and the step.
-Initial weights are PyTorch's own, and random streams differ. Twelve searches chose the
-hyper-parameters, so the pair is a search: the interval is the 95% t-interval of the mean difference
-over searches. Writes benchmarks/results/opacus-tasks.md.
+from the published files of the league's tasks, and loads the same split. Everything else is Opacus:
+the Poisson sampling, the per-example gradients, the clipping, the noise and the step. Initial
+weights are PyTorch's own, and random streams differ. Twelve searches chose the hyper-parameters, so
+the pair is a search: the interval is the 95% t-interval of the mean difference over searches.
+Writes benchmarks/results/opacus-tasks.md, in which other tasks keep their lines.
 
     python benchmarks/opacus_loop.py --times [--repetitions 20]
 
@@ -19,10 +19,12 @@ time is that of the processor. Writes benchmarks/results/own-loop.md.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,14 +40,15 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import clipnoise
 from clipnoise.data.base import Examples
+from clipnoise.fields import parse
+from clipnoise.methods.base import method_class
 from clipnoise.run.provenance import hardware
-from clipnoise.run.results import run_folder
-from clipnoise.run.spec import RunSpec, read_spec
-from clipnoise.studies.grid import PlannedRun
+from clipnoise.run.spec import RunSpec
+from clipnoise.studies.columns import LEAGUE, read_table
 from clipnoise.studies.screening import CONFIRM
 from clipnoise.studies.study import load_study
 
-RESULTS, CACHE, STUDIES = Path("results"), Path("data"), Path("workflow/studies/league")
+CACHE, STUDIES = Path("data"), Path("workflow/studies/league")
 PUBLISHED = Path("docs/league/v3")
 PAGE = Path(__file__).parent / "results" / "opacus-tasks.md"
 TIMES = PAGE.with_name("own-loop.md")
@@ -85,19 +88,15 @@ def main(words: Sequence[str] | None = None) -> None:
         TIMES.write_text(times_page(given.repetitions))
         print(TIMES.read_text())
         return
-    lines = [HEAD, "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+    known = {line.split()[1]: line for line in lines if line.startswith("| ")}
+    known.pop("task", None)
     for task in given.tasks or sorted(path.stem for path in PUBLISHED.glob("*.parquet")):
-        study = load_study(STUDIES / f"{task}.yaml")
-        chosen = [
-            run
-            for run in study.runs
-            if (run.panel, run.label) == (CONFIRM, "dp-sgd")
-            and run.spec.privacy
-            and run.spec.privacy.epsilon == given.epsilon
-        ]
-        lines.append(compared(task, chosen, given.first))
-        print(lines[-1], flush=True)
-    PAGE.write_text("\n".join([*introduction(given.epsilon), *lines, ""]))
+        known[task] = compared(task, given.epsilon, given.first)
+        print(known[task], flush=True)
+    rows = [known[task] for task in sorted(known)]
+    rule = "|---|---:|---:|---:|---:|---:|---:|---:|"
+    PAGE.write_text("\n".join([*introduction(given.epsilon), HEAD, rule, *rows, ""]))
 
 
 def introduction(epsilon: float) -> list[str]:
@@ -107,29 +106,27 @@ def introduction(epsilon: float) -> list[str]:
         "",
         f"Test accuracy (%) at ε = {epsilon:g}, mean ± standard deviation over searches of each. "
         "The plain loop is `benchmarks/opacus_loop.py`; η, its schedule, C and σ are those of the "
-        "league's confirmed runs.",
+        "league's confirmed runs. Tasks were compared one after the other, the last one on "
         f"{datetime.now(tz=UTC):%Y-%m-%d}, {hardware('cpu')['cpu']}, torch {torch.__version__}.",
         "",
     ]
 
 
-def compared(task: str, runs: Sequence[PlannedRun], first: int) -> str:
-    """Return the line of a task: accuracies of its finished runs, and of as many by Opacus."""
-    folders = [run_folder(RESULTS, run.spec) for run in runs]
-    summaries = [pd.read_json(folder / "summary.json", typ="series") for folder in folders]
-    made = [read_spec(folder / "spec.yaml") for folder in folders]
-    sigma = summaries[0]["privacy"]["noise_multiplier"]
-    found = pd.DataFrame(
-        {
-            "search": [run.search for run in runs],
-            "here": [100 * summary["final"]["test_accuracy"] for summary in summaries],
-            "theirs": [100 * trained(spec, sigma, first + i) for i, spec in enumerate(made)],
-            **{
-                name: [getattr(spec.method.at(1, spec.steps), name) for spec in made]
-                for name in ("learning_rate", "clip_norm")
-            },
-        }
-    )
+def compared(task: str, epsilon: float, first: int) -> str:
+    """Return the line of a task: accuracies of its confirmed runs, and of as many by Opacus."""
+    study = load_study(STUDIES / f"{task}.yaml")
+    runs = read_table(PUBLISHED / f"{task}.parquet", LEAGUE)
+    at = {"panel": CONFIRM, "label": "dp-sgd", "epsilon": epsilon}
+    found = runs[(runs[list(at)] == pd.Series(at)).all(axis=1)]
+    one = next(run.spec for run in study.runs if (run.panel, run.label) == (CONFIRM, "dp-sgd"))
+    made = [with_values(one, text) for text in found["hyperparameters"]]
+    (sigma,) = set(found["noise_multiplier"])
+    found = found.assign(
+        here=100 * found["test_accuracy"],
+        theirs=[100 * trained(spec, sigma, first + i) for i, spec in enumerate(made)],
+        learning_rate=[spec.method.at(1, spec.steps).learning_rate for spec in made],
+        clip_norm=[spec.method.at(1, spec.steps).clip_norm for spec in made],
+    )[["search", "here", "theirs", "learning_rate", "clip_norm"]]
     by_search = found.groupby("search").mean()
     interval = stats.ttest_rel(by_search["theirs"], by_search["here"]).confidence_interval(0.95)
     cells = [
@@ -142,6 +139,12 @@ def compared(task: str, runs: Sequence[PlannedRun], first: int) -> str:
         f"[{interval.low:.2f}, {interval.high:.2f}]",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def with_values(spec: RunSpec, text: str) -> RunSpec:
+    """Return a run with the hyper-parameters of a published one, which are JSON."""
+    values = json.loads(text)
+    return replace(spec, method=parse(method_class(values.pop("id")), values, key=text))
 
 
 def trained(spec: RunSpec, sigma: float, seed: int) -> float:
