@@ -15,11 +15,12 @@ from league_data import cells_below, confirmed, published, row
 from PIL import Image
 
 from clipnoise.cli import main
-from clipnoise.cli.league import FOLDER, titles
+from clipnoise.cli.league import FOLDER, tasks_of, titles
 from clipnoise.errors import UserError
 from clipnoise.report.figures.league import figures
-from clipnoise.report.league import LeagueFindings, of_track, read_league
+from clipnoise.report.league import LeagueFindings, by_track, read_league
 from clipnoise.report.league_page import (
+    TOO_FEW,
     UNDER_WAY,
     answer,
     league_page,
@@ -27,11 +28,13 @@ from clipnoise.report.league_page import (
     pictures,
 )
 from clipnoise.run.correctness import packed
-from clipnoise.studies.league import PRETRAINED, PRIVATE
+from clipnoise.studies.tracks import CORRELATED, PRETRAINED, PRIVATE, PUBLIC, USERS, Track
 
 ROOT = Path(__file__).parents[2]
+TASKS = ROOT / "workflow" / "studies" / "league"
 TEMPLATE = ROOT / "reports" / "templates" / "league.typ"
 BETTER = {"disk": 0.84, "dp-lion": 0.65, "dp-sgd": 0.7}
+CLAIMS = "What papers claim, and what was seen here"
 AGAIN = f"run: clipnoise league --page {FOLDER}"
 PLANNED = {"adult": "Adult", "compas": "COMPAS", "digits": "digits"}
 
@@ -150,18 +153,14 @@ def test_over_tasks_only_methods_that_all_of_them_confirmed_are_judged(tmp_path:
 def test_what_papers_claim_is_counted_where_both_methods_are_confirmed(tmp_path: Path) -> None:
     level = {"dp-sgd": 0.7, "dp-adam": 0.7, "stp-adam": 0.85, "ime-adam": 0.85}
     runs = {"adult": confirmed(level), "compas": confirmed({**level, "dp-adam": 0.95}, seed=1)}
-    title = "What papers claim, and what was seen here"
     page = league_page(found(tmp_path, **runs), PLANNED)
-    counts = {cells[2]: tuple(map(int, cells[3:6])) for cells in cells_below(page, title)}
-    assert counts == {
-        "dp-adambc over dp-adam": (0, 0, 0),
-        "dp-pmlf over dp-sgd": (0, 0, 0),
+    counts = {cells[2]: tuple(map(int, cells[3:6])) for cells in cells_below(page, CLAIMS)}
+    assert counts == {  # and nothing of methods that no task confirms
         "stp-adam over dp-adam": (2, 1, 1),
         "dp-adam over ime-adam": (2, 1, 1),
     }
-    gains = [cells[6] for cells in cells_below(page, title)]
-    assert gains[:2] == ["–", "–"]
-    assert float(gains[2].split(": ")[1].split()[0]) == pytest.approx(2.5, abs=2)
+    gain = cells_below(page, CLAIMS)[0][6]
+    assert float(gain.split(": ")[1].split()[0]) == pytest.approx(2.5, abs=2)
     assert "Too little is published to judge a claim" in page
     assert "no ε has more than 2 confirmed tasks, and 6 are needed" in page
 
@@ -171,7 +170,7 @@ def test_a_claim_that_leaves_out_pictures_is_counted_on_other_tasks_alone(tmp_pa
     pictures = confirmed(level)
     table = [{**one, "dataset": "adult"} for one in confirmed(level, seed=1)]
     page = league_page(found(tmp_path, digits=pictures, adult=table), PLANNED)
-    (cells, *_) = cells_below(page, "What papers claim, and what was seen here")
+    (cells, *_) = cells_below(page, CLAIMS)
     assert cells[2:6] == ["dp-adambc over dp-adam", "1", "1", "0"]
 
 
@@ -244,17 +243,51 @@ def test_references_in_a_panel_of_their_own_are_compared_with_the_confirmed(tmp_
     assert not found(tmp_path, adult=runs[len(runs) // 2 :]).settings  # nothing is confirmed yet
 
 
-def test_tasks_with_pretrained_features_are_on_a_page_of_their_own(tmp_path: Path) -> None:
-    encoded = [
-        one | {"dataset": "reuters-r8-glove"} for one in confirmed({"dp-sgd": 0.7, "disk": 0.8})
+def of(dataset: str = "digits", *labels: str, **changes: str) -> list[dict[str, Any]]:
+    """Return a task whose first method is better than the other one by 20 points."""
+    first, last = labels or ("disk", "dp-sgd")
+    return [
+        {**one, "dataset": dataset, "method": one["label"].split()[0], **changes}
+        for one in confirmed({first: 0.9, last: 0.7})
     ]
-    tasks = read_league(published(tmp_path, adult=confirmed(BETTER), glove=encoded))
-    for track, task in ((PRIVATE, "adult"), (PRETRAINED, "glove")):
-        findings = LeagueFindings(of_track(tasks, track))
-        assert {name for name, _ in findings.settings} == {task}
-        page = league_page(findings, {}, track)
-        assert f"### {task}, ε = 3: confirmed" in page
-        assert page.count(": confirmed\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("track", "runs", "base"),
+    [
+        (PRIVATE, of(sampler="poisson"), "DP-SGD"),
+        (PRETRAINED, of("reuters-r8-glove", sampler="full"), "DP-SGD"),
+        (PUBLIC, of("digits", "adadps-rmsprop", "dp-sgd"), "DP-SGD"),
+        (
+            CORRELATED,
+            of("digits", "dp-sgd tree", "dp-sgd banded", sampler="cyclic"),
+            "DP-SGD with banded noise",
+        ),
+        (USERS, of("digits-users", "dp-fedadam", "dp-fedavg"), "DP-FedAvg"),
+    ],
+)
+def test_a_task_is_on_the_page_of_its_track_with_gains_over_its_baseline(
+    track: Track, runs: list[dict[str, Any]], base: str, tmp_path: Path
+) -> None:
+    found = by_track(read_league(published(tmp_path, task=runs)))
+    assert [one for one, each in found.items() if each.tasks] == [track]
+    page = league_page(found[track], {"task": "A task"})
+    assert page.startswith(f"# {track.title}\n")
+    better, worse = cells_below(page, "task, ε = 3: confirmed")
+    assert (float(better[2]), worse[2]) == (pytest.approx(20, abs=3), "–")
+    assert better[8] != "–"  # its time over that of the baseline
+    assert f"Shown to be better than {base}, by intervals that hold together: {better[0]}" in page
+    assert f"![Gain over {base} (points), " in page
+    assert f"The gain over {base} is in points" in page
+    assert base == "DP-SGD" or not re.search("DP-SGD(?! with banded)", page.split("## A task")[1])
+    assert cells_below(page, "Over tasks, ε = 3")[0][:1] == [better[0]]
+    assert ("adadps-rmsprop over dp-sgd" in page) == (track == PUBLIC)
+
+
+def test_a_track_of_two_tasks_is_not_under_way_for_ever(tmp_path: Path) -> None:
+    findings = found(tmp_path, adult=confirmed(BETTER), digits=confirmed(BETTER))
+    assert answer(findings, PLANNED) == UNDER_WAY
+    assert answer(findings, {"adult": "", "digits": ""}) == TOO_FEW
 
 
 def test_the_same_files_give_the_same_page_and_pdf(tmp_path: Path) -> None:
@@ -273,9 +306,13 @@ def test_the_same_files_give_the_same_page_and_pdf(tmp_path: Path) -> None:
 
 
 def test_the_tasks_are_those_that_have_a_study() -> None:
-    planned = titles(ROOT / "workflow" / "studies" / "league", PRIVATE)
-    assert planned["reuters-r8"] == "Reuters R8"
-    assert not {"shared", "lite"} & {*planned}
+    planned = tasks_of(TASKS)
+    assert titles(planned[PRIVATE])["reuters-r8"] == "Reuters R8"
+    assert not {"shared", "lite"} & {name for each in planned.values() for name in each}
+    assert "reuters-r8-minilm" in planned[PRETRAINED]
+    for track in (PUBLIC, CORRELATED, USERS):
+        assert planned[track]
+        assert all(name.endswith(f"-{track.id}") for name in planned[track])
 
 
 def test_what_is_no_task_of_the_league_is_named_apart(tmp_path: Path) -> None:
@@ -320,8 +357,8 @@ def test_six_confirmed_tasks_are_enough_for_an_answer(six: LeagueFindings) -> No
 
 
 def test_the_readme_has_the_answer_of_the_published_files() -> None:
-    findings = LeagueFindings(of_track(read_league(ROOT / FOLDER), PRIVATE))
-    said = answer(findings, titles(ROOT / "workflow" / "studies" / "league", PRIVATE))
+    findings = by_track(read_league(ROOT / FOLDER))[PRIVATE]
+    said = answer(findings, titles(tasks_of(TASKS)[PRIVATE]))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     words = re.sub(r"!?\[(.*?)\]\(.*?\)", r"\1", readme)
     assert said in words, f"README.md: copy the answer from {FOLDER}/index.md"

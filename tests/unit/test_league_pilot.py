@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from clipnoise.data.base import dataset_class
 from clipnoise.studies.pilot import MajorityClass, majority, piloted
@@ -33,7 +35,8 @@ report: [{kind: table}]
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
-    dataset_class("digits")().prepare(folder)
+    for name in ("digits", "digits-users"):
+        dataset_class(name)().prepare(folder)
     return folder
 
 
@@ -41,6 +44,44 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def task(tmp_path: Path) -> Study:
     (tmp_path / "digits.yaml").write_text(TASK)
     return load_study(tmp_path / "digits.yaml")
+
+
+TUNED = {"clip_norm": 1, "tune": {"ranges": {"learning_rate": [1, 3]}}}
+SHORT = {"expected_batch_size": 5, "steps": 1}
+TRACKS: list[tuple[str, dict[str, object], list[str]]] = [
+    (
+        "digits-users",
+        {
+            "methods": ["dp-fedavg"],
+            "hyperparameters": {"dp-fedavg": TUNED},
+            "privacy": {"accountant": "rdp"},
+        },
+        ["fedavg", "dp-fedavg"],
+    ),
+    (
+        "digits",
+        {
+            "methods": [{"id": "dp-sgd", "label": f"dp-sgd {one}"} for one in ("tree", "banded")],
+            "hyperparameters": {"dp-sgd": TUNED},
+            "privacy": {"sampler": "cyclic", "accountant": "rdp"},
+        },
+        ["sgd", "dp-sgd banded"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("dataset", "panel", "tried"), TRACKS)
+def test_every_track_tries_its_own_baseline(
+    dataset: str, panel: dict[str, Any], tried: list[str], tmp_path: Path, cache: Path
+) -> None:
+    study = yaml.safe_load(TASK)
+    free = {"id": tried[0], "tune": {"grid": {"learning_rate": [1]}}}
+    panel = {**panel, "datasets": [dataset], "epsilons": [8], "training": SHORT}
+    panel["methods"] = [*panel["methods"], free]
+    study["panels"]["screen"] |= panel
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(study))
+    found = piloted(load_study(tmp_path / "task.yaml"), cache, Path())
+    assert [(best.method, best.epsilon) for best in found] == [(tried[0], None), (tried[1], 8.0)]
 
 
 @pytest.mark.long

@@ -13,12 +13,13 @@ from clipnoise.data.base import dataset_class
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.files import read_yaml
+from clipnoise.methods.base import example, method_class, track
 from clipnoise.models.encoders import ENCODERS
 from clipnoise.report.inference.sign_flips import units_needed
 from clipnoise.report.statistics import ALPHA
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import Panel, StudyFile, expand_panels
-from clipnoise.studies.league import PRETRAINED, track_on
+from clipnoise.studies.league import confirmation, enter
 from clipnoise.studies.screening import (
     Screening,
     confirmed,
@@ -27,10 +28,13 @@ from clipnoise.studies.screening import (
     with_methods,
 )
 from clipnoise.studies.study import load_study, names_below, shared_file, studies_of_papers
+from clipnoise.studies.tracks import PRETRAINED, planned_track
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
 LITE = "league/lite"
 TASKS = [name for name in names_below(STUDIES, "league/*.yaml") if name != LITE]
+PANELS = {name: {*parse(StudyFile, read_yaml(STUDIES / f"{name}.yaml")).panels} for name in TASKS}
+SCREENED = [name for name in TASKS if "screen" in PANELS[name]]
 PAGE = (STUDIES.parents[1] / "docs" / "league.md").read_text(encoding="utf-8")
 COSTS = "| task | runs | core seconds for a run | core minutes | of these around the runs |"
 TRIALS = {"ranges": {"learning_rate": [0.1, 10]}, "trials": 2}
@@ -79,11 +83,6 @@ def every_panel(task: str) -> dict[str, Panel]:
     path = STUDIES / "league" / f"{task}.yaml"
     file = parse(StudyFile, read_yaml(path), file=str(path))
     return {one.name: one.panel for one in expand_panels(file, shared_file(path), path)}
-
-
-def track_of(name: str) -> str:
-    file = parse(StudyFile, read_yaml(STUDIES / f"{name}.yaml"))
-    return track_on(one.id for one in file.defaults.datasets)
 
 
 def examples(panel: Panel) -> int:
@@ -192,7 +191,7 @@ def test_a_base_without_a_rule_or_without_a_screen_screens_nothing(tmp_path: Pat
     with pytest.raises(UserError, match="screened_by: name a panel of this study"):
         screened_panels(written(tmp_path, screened_by=None), "confirm")
     other = written(tmp_path, screened_by={"panel": "other", "methods": 3})
-    with pytest.raises(UserError, match="screened_by: name a panel of this study"):
+    with pytest.raises(UserError, match="has no panel 'other' by which methods are chosen"):
         screened_panels(other, "confirm")
 
 
@@ -201,8 +200,8 @@ def test_the_tasks_of_the_league_are_no_artefacts_of_a_paper() -> None:
     assert not {*TASKS} & {*studies_of_papers(STUDIES)}
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_the_confirmation_of_every_task_can_follow_its_screen(name: str) -> None:
+@pytest.mark.parametrize("name", SCREENED)
+def test_the_confirmation_of_a_task_can_follow_its_screen(name: str) -> None:
     screen, confirm = screened_panels(STUDIES / f"{name}.yaml", "confirm")
     labels = [one.label for one in screen.panel.methods]
     found = confirmed(screen.panel, confirm.panel, labels)
@@ -210,6 +209,43 @@ def test_the_confirmation_of_every_task_can_follow_its_screen(name: str) -> None
     assert confirm.panel.datasets == screen.panel.datasets
     assert confirm.panel.training == {**screen.panel.training, "correctness": True}
     assert len(confirm.panel.seeds) == 2 * confirm.panel.tuning["searches"] == 24
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in SCREENED])
+def test_a_task_without_a_screen_is_confirmed_as_it_is(name: str) -> None:
+    path = STUDIES / f"{name}.yaml"
+    with pytest.raises(UserError, match=r"no panel 'screen' .* there is nothing to confirm"):
+        screened_panels(path, "confirm")
+    study = load_study(path)
+    assert confirmation(study) is study
+    into = planned_track(study.panels.values())
+    every = [one for panel in study.panels.values() for one in panel.methods]
+    labels = [one.label for one in every]
+    assert len({*labels}) == len(labels)  # a method is confirmed once
+    assert into.baseline in labels
+    assert sum(not example(method_class(one.id)).private for one in every) == 2
+    digits = screened_panels(STUDIES / "league" / "digits.yaml", "confirm")[1].panel
+    for panel in study.panels.values():
+        assert (panel.seeds, panel.tuning) == (digits.seeds, digits.tuning)
+        assert panel.training["correctness"]
+
+
+def test_a_judged_method_enters_the_tracks_that_take_it() -> None:
+    def entered(task: str, method: str) -> list[tuple[str, str]]:
+        league = load_study(STUDIES / "league" / f"{task}.yaml")
+        made = example(method_class(method))
+        entry = enter(league, method, track(made), vars(made), {}, {})
+        return [(name, entry.baseline) for name in entry.study["panels"]]
+
+    noise = ("", "-banded-inverse", "-lambda-cgd", "-blt", "-tree")
+    assert entered("digits-correlated", "dp-adam") == [(f"confirm{one}", "dp-sgd") for one in noise]
+    assert entered("digits-public", "dp-r-pub") == [("confirm", "dp-sgd")]
+    assert entered("newsgroups-public", "adadps-side") == [("confirm", "dp-sgd")]
+    assert entered("digits-public", "dp-adam") == [("confirm", "dp-sgd")]
+    assert entered("digits-users", "dp-fedadam") == [("confirm", "dp-fedavg")]
+    for task, method in (("digits-users", "dp-adam"), ("digits-correlated", "dp-r-pub")):
+        with pytest.raises(UserError, match="has no task of the track"):
+            entered(task, method)
 
 
 def test_the_lite_league_is_part_of_the_confirmation_of_digits_and_can_exclude_nothing(
@@ -240,14 +276,13 @@ def test_the_page_says_what_each_task_trains_and_costs() -> None:
     assert sorted(f"league/{name}" for name in found) == sorted(TASKS)
     assert {*rows(COSTS)} == {*found}
     for name, (_, _, *numbers) in found.items():
-        panels = every_panel(name)
-        screen = panels["screen"]
-        size, batch = examples(screen), screen.training["expected_batch_size"]
-        budgets = ", ".join(f"{epsilon:g}" for epsilon in screen.epsilons or ())
-        assert numbers == [f"{size:,}", f"{batch:,}", str(screen.training["steps"]), budgets]
+        first, *_ = every_panel(name).values()
+        size, batch = examples(first), first.training["expected_batch_size"]
+        budgets = ", ".join(f"{epsilon:g}" for epsilon in first.epsilons or ())
+        assert numbers == [f"{size:,}", f"{batch:,}", str(first.training["steps"]), budgets]
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if track_of(name) == PRETRAINED])
+@pytest.mark.parametrize("name", [name for name in TASKS if "references" in PANELS[name]])
 def test_references_on_features_release_all_examples_once_on_the_confirmed_seeds(name: str) -> None:
     panels = every_panel(name.removeprefix("league/"))
     _, confirm = screened_panels(STUDIES / f"{name}.yaml", "confirm")
@@ -266,7 +301,7 @@ def test_the_page_says_what_each_encoder_saw() -> None:
     }
     tasks = {name for *_, named in found.values() for name in re.findall("`(.*?)`", named)}
     assert {f"league/{name}" for name in tasks} == {
-        name for name in TASKS if track_of(name) == PRETRAINED
+        name for name in SCREENED if planned_track(every_panel(name[7:]).values()) == PRETRAINED
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +10,8 @@ import click
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
-from clipnoise.fields import parse
 from clipnoise.files import read_text, read_yaml, write_atomically
-from clipnoise.studies.file import StudyFile
-from clipnoise.studies.league import PRIVATE, TRACKS, data_of, track_on
+from clipnoise.studies.league import data_of
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.screening import (
     CONFIRM,
@@ -22,6 +21,7 @@ from clipnoise.studies.screening import (
     with_methods,
 )
 from clipnoise.studies.study import LEAGUE, Study, load_study
+from clipnoise.studies.tracks import PRETRAINED, PRIVATE, TRACKS, Track, planned_track
 
 FOLDER = Path("docs/league/v3")
 NO_TASKS = ("shared", "lite")
@@ -32,8 +32,8 @@ Folder = Annotated[Path, "Folder of the published files."]
 @click.group(cls=options.CommandGroup, invoke_without_command=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True,
               help="Folder of the published files.")  # fmt: skip
-@click.option("--track", type=click.Choice(TRACKS), default=PRIVATE, show_default=True,
-              help="Tasks without public data, or those with pretrained features.")  # fmt: skip
+@click.option("--track", type=click.Choice([each.id for each in TRACKS]), default=PRIVATE.id,
+              show_default=True, help="Whose page: tracks are in docs/league.md.")  # fmt: skip
 @click.option("--page", type=click.Path(path_type=Path), metavar="PATH",
               help="Write the page with its figures, and do not print it: into this folder in "
               "Markdown, those of all tracks and a page of practice, or as this PDF.")  # fmt: skip
@@ -46,26 +46,26 @@ def league(context: click.Context, folder: Path, track: str, page: Path | None) 
     """
     if context.invoked_subcommand is not None:
         return
-    from clipnoise.report.league import LeagueFindings, of_track, read_league
-    from clipnoise.report.league_page import PLACES, league_page, league_pdf, pictures
+    from clipnoise.report.league import by_track, read_league
+    from clipnoise.report.league_page import league_page, league_pdf, pictures
     from clipnoise.report.league_practice import practice_page
 
-    studies, tasks = options.STUDIES / LEAGUE, read_league(folder)
-    found = {each: LeagueFindings(of_track(tasks, each)) for each in TRACKS}
-    planned = {each: titles(studies, each) for each in TRACKS}
+    found, planned = by_track(read_league(folder)), tasks_of(options.STUDIES / LEAGUE)
+    (asked,) = (each for each in TRACKS if each.id == track)
     if page is None:
-        print(league_page(found[track], planned[track], track), end="")
+        print(league_page(found[asked], titles(planned[asked])), end="")
     elif page.suffix == ".pdf":
         template = options.TEMPLATES / "league.typ"
-        write_atomically(page, league_pdf(found[track], planned[track], template, track))
-        print(f"{page}: {', '.join(found[track].tasks) or 'no task is published'}")
+        write_atomically(page, league_pdf(found[asked], titles(planned[asked]), template))
+        print(f"{page}: {', '.join(found[asked].tasks) or 'no task is published'}")
     else:
-        known = [task for task in tasks if any(task in each for each in planned.values())]
-        data = {task: data_of(load_study(studies / f"{task}.yaml")) for task in known}
-        files: dict[str, str | bytes] = {"practice.md": practice_page(LeagueFindings(tasks), data)}
-        for each, place in PLACES.items():
-            files[f"{place}index.md"] = league_page(found[each], planned[each], each)
-            files |= {f"{place}{name}": png for name, png in pictures(found[each]).items()}
+        known = planned[PRIVATE] | planned[PRETRAINED]
+        data = {task: data_of(study) for task, study in known.items()}
+        practice = practice_page((found[PRIVATE], found[PRETRAINED]), data)
+        files: dict[str, str | bytes] = {"practice.md": practice}
+        for each in TRACKS:
+            files[f"{each.place}index.md"] = league_page(found[each], titles(planned[each]))
+            files |= {f"{each.place}{name}": png for name, png in pictures(found[each]).items()}
         for name, content in files.items():
             write_atomically(page / name, content)
             print(page / name)
@@ -79,8 +79,8 @@ def pilot(
     """Try whether something can be learned in TASK at each ε of its study, by docs/league.md.
 
     The best of the first six trials of SGD, and of DP-SGD at each ε, must exceed the class that is
-    most frequent in training by 1.96 standard errors, on validation examples. The exit code is 1
-    if one does not.
+    most frequent in training by 1.96 standard errors, on validation examples. For SGD and DP-SGD
+    stand those of the track, such as DP-FedAvg for users. The exit code is 1 if one does not.
     """
     from clipnoise.report.formats import count
     from clipnoise.studies.pilot import ERRORS, majority, piloted
@@ -99,7 +99,7 @@ def pilot(
         learns &= errors >= ERRORS
         verdict = "" if errors >= ERRORS else f": less than {ERRORS}"
         print(
-            f"{name:<16}{100 * best.accuracy:6.1f}%  {errors:5.1f} standard errors above{verdict}",
+            f"{name:<22}{100 * best.accuracy:6.1f}%  {errors:5.1f} standard errors above{verdict}",
             flush=True,
         )
     return int(not learns)
@@ -161,15 +161,19 @@ def confirm(
     print(f"{study.path}: {len(methods)} methods are confirmed")
 
 
-def titles(folder: Path, track: str) -> dict[str, str]:
-    """Return what each task of a track is about, by its name, from the folder of its studies."""
-    paths = [path for path in sorted(folder.glob("*.yaml")) if path.stem not in NO_TASKS]
-    studies = {path.stem: parse(StudyFile, read_yaml(path), file=str(path)) for path in paths}
-    return {
-        name: study.title.removeprefix("League: ")
-        for name, study in studies.items()
-        if track_on(one.id for one in study.defaults.datasets) == track
-    }
+def tasks_of(folder: Path) -> dict[Track, dict[str, Study]]:
+    """Return the study of each task by its name, by tracks, from the folder of these studies."""
+    tracks: dict[Track, dict[str, Study]] = {each: {} for each in TRACKS}
+    for path in sorted(folder.glob("*.yaml")):
+        if path.stem not in NO_TASKS:
+            study = load_study(path)
+            tracks[planned_track(study.panels.values())][path.stem] = study
+    return tracks
+
+
+def titles(tasks: Mapping[str, Study]) -> dict[str, str]:
+    """Return what each task is about, by its name."""
+    return {name: study.title.removeprefix("League: ") for name, study in tasks.items()}
 
 
 def _task(task: str, config: Path) -> tuple[Study, Path]:

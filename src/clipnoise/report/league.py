@@ -35,15 +35,14 @@ from clipnoise.run.fingerprint import fingerprint, training_code
 from clipnoise.run.results import read_summary, run_folder
 from clipnoise.studies.collect import collect
 from clipnoise.studies.columns import LEAGUE, read_table, schema
-from clipnoise.studies.league import track_on
 from clipnoise.studies.screening import Screening
 from clipnoise.studies.study import Study
+from clipnoise.studies.tracks import PRIVATE, TRACKS, Track, track_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 PLACE = ("task", "epsilon")
-BASELINE = "dp-sgd"
 AGAIN = "Train it again, and publish it: `clipnoise league publish TASK`."
 
 
@@ -105,11 +104,6 @@ def read_league(folder: Path) -> dict[str, pd.DataFrame]:
                     f"in {other}.parquet ({before}), so that they cannot be compared. {AGAIN}"
                 )
     return tasks
-
-
-def of_track(tasks: Mapping[str, pd.DataFrame], track: str) -> dict[str, pd.DataFrame]:
-    """Return the tasks of a track, as from `read_league`."""
-    return {task: runs for task, runs in tasks.items() if track_on(set(runs["dataset"])) == track}
 
 
 def screenings(runs: pd.DataFrame, panel: str) -> list[Screening]:
@@ -191,7 +185,7 @@ class MethodOverTasks:
 
     Attributes:
         epsilon, method: which.
-        gain: over DP-SGD, on these tasks taken as a sample of all tasks.
+        gain: over the baseline, on these tasks taken as a sample of all tasks.
         p_value: that no other one is better on average; None for fewer tasks than could tell.
         closed: the share of the privacy gap that it closes, on average over `gaps` tasks; None
             where no task has a gap.
@@ -207,13 +201,15 @@ class MethodOverTasks:
 
 @dataclass(frozen=True)
 class LeagueFindings:
-    """What the published tasks of the league say; every part is computed once.
+    """What the published tasks of a track say; every part is computed once.
 
     Attributes:
         tasks: their runs, as from `read_league`.
+        track: which, and with it the method that gains are over.
     """
 
     tasks: Mapping[str, pd.DataFrame]
+    track: Track = PRIVATE
 
     @cached_property
     def confirmed(self) -> dict[str, pd.DataFrame]:
@@ -258,8 +254,8 @@ class LeagueFindings:
 
     @cached_property
     def gains(self) -> pd.DataFrame:
-        """What methods gain over DP-SGD, as from `gains_over`."""
-        return gains_over(self.settings, PLACE, BASELINE)
+        """What methods gain over the baseline, as from `gains_over`."""
+        return gains_over(self.settings, PLACE, self.track.baseline)
 
     @cached_property
     def apart(self) -> pd.DataFrame:
@@ -289,7 +285,8 @@ class LeagueFindings:
         at = self.at(epsilon)
         first, *others = (one.methods for one in at.values())
         methods = [name for name in first if all(name in each for each in others)]
-        if BASELINE not in methods:
+        base = self.track.baseline
+        if base not in methods:
             return
         place = {task: [one.methods.index(name) for name in methods] for task, one in at.items()}
         means = np.array([one.by_search.mean(axis=1)[place[task]] for task, one in at.items()])
@@ -297,32 +294,46 @@ class LeagueFindings:
         p_values = best_over_tasks(means.T) if tell else [None] * len(methods)
         gaps = self._gaps(at)
         for name, p_value in zip(methods, p_values, strict=True):
-            if name == BASELINE:
+            if name == base:
                 continue
             rows = where(self.gains, epsilon=epsilon, method=name)
-            rows = rows[rows["error"] > 0]  # equal to DP-SGD in every run, it says nothing of both
-            pairs = [_pair(at[task], name, self.ceilings[task]) for task in gaps]
+            rows = rows[rows["error"] > 0]  # equal to it in every run, it says nothing of both
+            pairs = [self._pair(task, at[task], name) for task in gaps]
             if len(rows):
                 model = mixed_model(rows["gain"].to_numpy(), rows["error"].to_numpy())
                 closed = closed_shares(pairs, 0, 1) if pairs else None
                 yield MethodOverTasks(epsilon, name, model, p_value, closed, gaps)
 
     def _gaps(self, at: Mapping[str, Confirmed]) -> tuple[str, ...]:
-        """Return the tasks in which privacy costs DP-SGD enough to take shares of it."""
-        pairs = {
-            task: _pair(one, BASELINE, self.ceilings[task])
-            for task, one in at.items()
-            if task in self.ceilings
-        }
-        return tuple(task for task, pair in pairs.items() if has_gap(pair, 1))
+        """Return the tasks in which privacy costs the baseline enough to take shares of it."""
+        having = {task: one for task, one in at.items() if task in self.ceilings}
+        base = self.track.baseline
+        return tuple(
+            task for task, one in having.items() if has_gap(self._pair(task, one, base), 1)
+        )
+
+    def _pair(self, task: str, one: Confirmed, method: str) -> Gap:
+        """Return a method, the baseline, and the ceiling of their task."""
+        both = [one.methods.index(name) for name in (method, self.track.baseline)]
+        return Gap(one.right[both].mean(axis=2), self.ceilings[task])
+
+
+def by_track(tasks: Mapping[str, pd.DataFrame]) -> dict[Track, LeagueFindings]:
+    """Return what the tasks of each track say, which are found by their runs.
+
+    Args:
+        tasks: as from `read_league`.
+    """
+    tracks = {
+        task: track_of(*(set(runs[name]) for name in ("dataset", "method", "sampler")))
+        for task, runs in tasks.items()
+    }
+    return {
+        track: LeagueFindings({one: tasks[one] for one in tasks if tracks[one] == track}, track)
+        for track in TRACKS
+    }
 
 
 def _gathered(runs: pd.DataFrame) -> Confirmed:
     level = next(one for one in runs["chance"] if one is not None)
     return gather(runs, level.levels["test_accuracy"])
-
-
-def _pair(one: Confirmed, method: str, ceiling: Floats) -> Gap:
-    """Return a method, DP-SGD, and the ceiling of their task."""
-    both = [one.methods.index(name) for name in (method, BASELINE)]
-    return Gap(one.right[both].mean(axis=2), ceiling)

@@ -18,30 +18,17 @@ from clipnoise.report.formats import DASH, count, decimal, listing
 from clipnoise.report.inference.confirmed import Confirmed
 from clipnoise.report.inference.over_tasks import LEAST_GAP, SURE
 from clipnoise.report.inference.sign_flips import units_needed
-from clipnoise.report.league import BASELINE, LeagueFindings, MethodOverTasks
+from clipnoise.report.league import LeagueFindings, MethodOverTasks
 from clipnoise.report.league_papers import claims_block
 from clipnoise.report.pdf import typeset
 from clipnoise.report.records import split, where
 from clipnoise.report.statistics import ALPHA, Interval
-from clipnoise.studies.league import PRETRAINED, PRIVATE
+from clipnoise.studies.tracks import PRIVATE
 
 Part = TextBlock | ListBlock | FigureBlock
-TITLES = {
-    PRIVATE: "The league, task by task",
-    PRETRAINED: "The league on pretrained features, task by task",
-}
-HEADS = {
-    PRIVATE: "Printed by `clipnoise league` from the published file of each task. [The protocol]"
-    "(../../league.md) says how they were trained, and [another page](practice.md) what to start "
-    "with. Tasks with pretrained features are on [a page of their own](features/index.md), and "
-    "never ranked together with these.",
-    PRETRAINED: "Printed by `clipnoise league --track pretrained` from the published file of each "
-    "task. [The protocol](../../../league.md#pretrained-features) says how they were trained, and "
-    "what each encoder saw. Tasks without public data are on [another page](../index.md).",
-}
-PLACES = {PRIVATE: "", PRETRAINED: "features/"}  # of a page, below the first one
 UNDER_WAY = "Version 3 of this comparison is under way, task by task."
 UNTIL = " Until {} are confirmed, [the answer of version 2](../../league-results.md) stands."
+TOO_FEW = "All tasks of this track are confirmed; they are too few for an answer over tasks."
 TASKS_NEEDED = units_needed(ALPHA)
 NO_INTERVAL = {1: "for anything", 2: "for a new one"}  # by the number of tasks at one ε
 MOST = 8  # gains that are named one by one
@@ -51,42 +38,43 @@ CONFIRMED_HEADS = (
 )
 CONFIRMED = (
     "Accuracy is in %, over searches and seeds; that of a run that diverged is 0. The gain over "
-    "DP-SGD is in points, with the 95% interval of this gain alone, and with the one that holds "
+    "{base} is in points, with the 95% interval of this gain alone, and with the one that holds "
     "together with those of all methods, tasks and budgets. Both contain seeds, search and test "
     "set, and are nominal.",
     "Better and worse than: from how many methods it is told apart, on these test examples, at one "
     "level over all pairs and settings.",
     "Collapsed: diverged, or not above the best constant prediction by more than 1.96 standard "
     "errors of the test set, which are many points where it is small.",
-    "Time: processor time in steps over that of DP-SGD, the median of runs.",
+    "Time: processor time in steps over that of {base}, the median of runs.",
     "p: the larger one of two tests whether the method can be the best, times the number of "
     "settings. The test for all examples like those of the test set is nominal.",
 )
 OVER_HEADS = ("method", "gain", "mean", "new task", "spread", "p", "closed", "95%")
 OVER = (
-    "Gain: what is expected over DP-SGD on a task, in points, with its 95% interval (mean) and the "
+    "Gain: what is expected over {base} on a task, in points, with its 95% interval (mean) and the "
     "interval in which the gain on a new task lies. The tasks are taken as a sample of all tasks. "
     "Spread: the standard deviation of gains from task to task. p: whether the method can be the "
     "best on average.",
-    "Closed: how much of what privacy costs DP-SGD the method wins back, in % on average over "
-    "tasks, with an interval in which the gap is drawn again, its ceiling and DP-SGD with it. The "
-    "ceiling of a task is that of SGD and Adam without privacy which is best on validation "
-    "examples. Each interval holds by itself.",
+    "Closed: how much of what privacy costs {base} the method wins back, in % on average over "
+    "tasks, with an interval in which the gap is drawn again, its ceiling and {base} with it. The "
+    "ceiling of a task is the method without privacy that is best on validation examples. Each "
+    "interval holds by itself.",
 )
 
 
-def league_page(found: LeagueFindings, planned: Mapping[str, str], track: str = PRIVATE) -> str:
-    """Return the page of the league in Markdown; its figures are files beside it.
+def league_page(found: LeagueFindings, planned: Mapping[str, str]) -> str:
+    """Return the page of a track in Markdown; its figures are files beside it.
 
     Args:
-        found: what the published tasks of a track say.
+        found: what its published tasks say.
         planned: the titles of all its tasks, by their names.
-        track: which.
     """
-    said = answer(found, planned)
-    if said == UNDER_WAY and track == PRIVATE:  # version 2 has no such features
+    said, track = answer(found, planned), found.track
+    if said == UNDER_WAY and track == PRIVATE:
         said += UNTIL.format(count(TASKS_NEEDED, "task"))
-    head = f"# {TITLES[track]}\n\n{HEADS[track]}\n\n{said}\n"
+    option = "" if track == PRIVATE else f" --track {track.id}"
+    printed = f"Printed by `clipnoise league{option}` from the published file of each task."
+    head = f"# {track.title}\n\n{printed} {track.head}\n\n{said}\n"
     return "\n".join([head, *map(_part_to_markdown, parts(found, planned))])
 
 
@@ -97,18 +85,18 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
     """
     tasks = [task for task in planned if task in found.confirmed]
     if len(tasks) < TASKS_NEEDED:
-        return UNDER_WAY
-    best = found.best
-    without = (~where(best, method=BASELINE)["can_be_best"]).sum()
+        return UNDER_WAY if len(tasks) < len(planned) else TOO_FEW
+    best, track = found.best, found.track
+    without = (~where(best, method=track.baseline)["can_be_best"]).sum()
     left = best[best["can_be_best"]].value_counts(["task", "epsilon"])
     budgets = dict.fromkeys(one.epsilon for one in found.over_tasks)
     above = [f"at ε = {epsilon:g} for {_above(found, epsilon)}" for epsilon in budgets]
     return (
-        f"On {len(tasks)} tasks, with {best['method'].nunique()} methods tuned alike, DP-SGD is "
-        f"shown not to be the best in {without or 'none'} of {len(found.settings)} settings, a "
-        f"task at one ε each, and a single method is left as the best in "
-        f"{(left == 1).sum() or 'none'}. The gain over DP-SGD that is expected on a task is shown "
-        f"to be positive, by a 95% interval for each gain alone, {listing(above)}."
+        f"On {len(tasks)} tasks, with {best['method'].nunique()} methods tuned alike, "
+        f"{track.called} is shown not to be the best in {without or 'none'} of "
+        f"{len(found.settings)} settings, a task at one ε each, and a single method is left as the "
+        f"best in {(left == 1).sum() or 'none'}. The gain over {track.called} that is expected on "
+        f"a task is shown to be positive, by a 95% interval for each gain alone, {listing(above)}."
     )
 
 
@@ -150,9 +138,7 @@ def _drawn(found: LeagueFindings) -> Iterator[tuple[FigureBlock, Figure]]:
             yield one.block, one.draw(known)
 
 
-def league_pdf(
-    found: LeagueFindings, planned: Mapping[str, str], template: Path, track: str = PRIVATE
-) -> bytes:
+def league_pdf(found: LeagueFindings, planned: Mapping[str, str], template: Path) -> bytes:
     """Return the page of the league as PDF, with figures; arguments as for `league_page`.
 
     Raises:
@@ -164,7 +150,8 @@ def league_pdf(
             name = f"{block.image}"
             images[name] = Path(folder, name)
             images[name].write_bytes(canvas.to_svg(figure))
-        content = {"title": TITLES[track], "name": "league", "parts": list(parts(found, planned))}
+        shown = list(parts(found, planned))
+        content = {"title": found.track.title, "name": "league", "parts": shown}
         return typeset(content, template, images)
 
 
@@ -172,15 +159,17 @@ def parts(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[Part]:
     """Yield all that the page shows, in order."""
     yield TextBlock(head="What is published", paragraphs=list(_published(found, planned)))
     yield _tasks(found, planned)
+    if not found.tasks:
+        return
     if found.settings:
         yield TextBlock(head="What these tasks show", paragraphs=list(_shown(found)))
         yield _who(found)
         yield _methods(found)
     yield TextBlock(head="What cannot be told", paragraphs=list(_untold(found)))
-    yield claims_block(found)
+    yield from claims_block(found)
     yield from _over_tasks(found)
     if found.settings:
-        yield TextBlock(head="How to read the tables of tasks", paragraphs=CONFIRMED)
+        yield TextBlock(head="How to read the tables of tasks", paragraphs=_said(CONFIRMED, found))
     for task, runs in found.tasks.items():
         yield TextBlock(head=planned.get(task, task), paragraphs=[])
         if task in found.confirmed:
@@ -190,6 +179,11 @@ def parts(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[Part]:
         for (panel,), rows in split(runs, "panel"):
             if task not in found.confirmed or panel not in set(found.confirmed[task]["panel"]):
                 yield _screen(task, panel, rows)
+
+
+def _said(paragraphs: Iterable[str], found: LeagueFindings) -> list[str]:
+    """Return paragraphs in which `{base}` is what the track's gains are over."""
+    return [one.format(base=found.track.called) for one in paragraphs]
 
 
 def _published(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[str]:
@@ -266,10 +260,11 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
     )
     out = best[~best["can_be_best"]]
     left = best[best["can_be_best"]].groupby(["task", "epsilon"], sort=False)
-    without = [_place(row) for _, row in where(out, method=BASELINE).iterrows()]
+    base = found.track.called
+    without = [_place(row) for _, row in where(out, method=found.track.baseline).iterrows()]
     some = len(out.drop_duplicates(["task", "epsilon"]))
     yield (
-        f"Some method is shown not to be the best in {some or 'none'} of them, and DP-SGD in "
+        f"Some method is shown not to be the best in {some or 'none'} of them, and {base} in "
         f"{len(without) or 'none'}" + (f": {listing(without)}." if without else ".")
     )
     alone = [rows.iloc[0] for _, rows in left if len(rows) == 1]
@@ -279,7 +274,7 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
     )
     above = found.gains[found.gains["all_low"] > 0].sort_values("gain", ascending=False)
     below = found.gains[found.gains["all_high"] < 0].sort_values("gain")
-    yield _gains("Shown to be better than DP-SGD, by intervals that hold together", above)
+    yield _gains(f"Shown to be better than {base}, by intervals that hold together", above)
     yield _gains("Shown to be worse", below)
     yield f"Of {best['runs'].sum():,} confirmed runs {best['collapsed'].sum() or 'none'} collapsed."
 
@@ -320,7 +315,7 @@ def _who(found: LeagueFindings) -> ListBlock:
 
 def _methods(found: LeagueFindings) -> ListBlock:
     """Return what all settings say of each method; the one that is excluded least comes first."""
-    times = {at: _times(found.confirmed[at[0]], at[1]) for at in found.settings}
+    times, base = {at: _times(found, *at) for at in found.settings}, found.track.called
     rows = []
     for (method,), here in split(found.best, "method"):
         gains = where(found.gains, method=method)
@@ -333,8 +328,8 @@ def _methods(found: LeagueFindings) -> ListBlock:
     return ListBlock(
         title="Each method, in all settings",
         caption="In how many settings it is confirmed, can be the best, and is shown to be better "
-        "or worse than DP-SGD by intervals that hold together; its collapsed runs; and its "
-        "processor time over that of DP-SGD, the median of settings. A method that passed only "
+        f"or worse than {base} by intervals that hold together; its collapsed runs; and its "
+        f"processor time over that of {base}, the median of settings. A method that passed only "
         "some screens has the settings of tasks on which it did well.",
         heads=("method", "settings", "can be best", "better", "worse", "collapsed", "time"),
         rows=[row for _, row in sorted(rows, key=lambda pair: pair[0])],
@@ -390,7 +385,7 @@ def _untold(found: LeagueFindings) -> Iterator[str]:
 def _over_tasks(found: LeagueFindings) -> Iterator[Part]:
     if not found.over_tasks:
         return
-    yield TextBlock(head="Over tasks", paragraphs=OVER)
+    yield TextBlock(head="Over tasks", paragraphs=_said(OVER, found))
     yield from (one.block for one in league.figures_over_tasks(found))
     budgets = dict.fromkeys(one.epsilon for one in found.over_tasks)
     for epsilon in budgets:
@@ -418,12 +413,12 @@ def _over(found: LeagueFindings, epsilon: float, every: list[MethodOverTasks]) -
     small = [task for task in at if task not in gaps]
     if small:
         notes.append(
-            f"No share is taken of {listing(small)}, where privacy costs DP-SGD less than "
-            f"{100 * LEAST_GAP:g} points or {SURE:g} standard errors, or results without privacy "
-            "are not published."
+            f"No share is taken of {listing(small)}, where privacy costs {found.track.called} less "
+            f"than {100 * LEAST_GAP:g} points or {SURE:g} standard errors, or results without "
+            "privacy are not published."
         )
     some = {name for one in at.values() for name in one.methods} - {one.method for one in every}
-    left = sorted(some - {BASELINE})
+    left = sorted(some - {found.track.baseline})
     if left:
         notes.append(
             f"Left out, because not all of these tasks confirmed them: {listing(left)}. A method "
@@ -446,10 +441,10 @@ def _ends(interval: Interval, decimals: int = 2) -> str:
 
 
 def _confirmed(found: LeagueFindings, task: str, epsilon: float) -> ListBlock:
-    """Return the table of a task at one ε: means, gains over DP-SGD, and who can be the best."""
+    """Return the table of a task at one ε: means, gains, and who can be the best."""
     place = {"task": task, "epsilon": epsilon}
     gains = {row["method"]: row for row in where(found.gains, **place).to_dict("records")}
-    pairs, times = where(found.apart, **place), _times(found.confirmed[task], epsilon)
+    pairs, times = where(found.apart, **place), _times(found, task, epsilon)
     rows = []
     for row in where(found.best, **place).sort_values("mean", ascending=False).to_dict("records"):
         method, over = row["method"], gains.get(row["method"])
@@ -475,10 +470,11 @@ def _confirmed(found: LeagueFindings, task: str, epsilon: float) -> ListBlock:
     )
 
 
-def _times(runs: pd.DataFrame, epsilon: float) -> Mapping[str, float]:
-    """Return by method the median processor time of its runs over that of DP-SGD."""
-    median = where(runs, epsilon=epsilon).groupby("label")["cpu_seconds"].median()
-    return dict(median / median.get(BASELINE, math.nan))
+def _times(found: LeagueFindings, task: str, epsilon: float) -> Mapping[str, float]:
+    """Return by method the median processor time of its runs over that of the baseline."""
+    runs = where(found.confirmed[task], epsilon=epsilon)
+    median = runs.groupby("label")["cpu_seconds"].median()
+    return dict(median / median.get(found.track.baseline, math.nan))
 
 
 def _references(one: Confirmed) -> Iterable[list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from clipnoise.data.features import Features
 from clipnoise.report.blocks import ListBlock, TextBlock
 from clipnoise.report.export import text_to_markdown, to_markdown
 from clipnoise.report.formats import DASH, count, decimal, listing, significant
-from clipnoise.report.league import BASELINE, LeagueFindings
+from clipnoise.report.league import LeagueFindings
 from clipnoise.report.records import where
 
 KINDS = ("tables", "texts", "pictures", "features by a frozen encoder")
@@ -34,8 +34,9 @@ READING = (
     "A setting is a task at one ε. Methods that can be the best are those that no test excludes in "
     "any setting of a row, the highest mean first; only methods that were confirmed in all of them "
     "are named. That they can be the best does not show that they are as good as the best. Better "
-    "and worse than DP-SGD: by 95% intervals that hold together over all published settings. They "
-    "contain seeds, search and test set, and are nominal.",
+    "and worse than DP-SGD: by 95% intervals that hold together over all published settings of a "
+    "track: of features, or of all other kinds. They contain seeds, search and test set, and are "
+    "nominal.",
     "Largest gain: the largest mean of any method over DP-SGD in a setting, in points, which "
     "chance favours. DP-SGD over searches: the lowest and the highest test accuracy of a search in "
     "%, each the mean over its seeds, and the standard deviation; it contains seeds. Collapsed: "
@@ -72,7 +73,7 @@ class PracticeRow:
     """What one kind and size of data says at one ε.
 
     Attributes:
-        found: of the league.
+        found: of its track.
         epsilon: the budget.
         tasks: those that have it.
     """
@@ -110,7 +111,7 @@ class PracticeRow:
     def start(self) -> str:
         """What to start with, in words."""
         above, below = self.shown(better=True), self.shown(better=False)
-        if BASELINE in self.can and not above:
+        if self.found.track.baseline in self.can and not above:
             return NOTHING_BEATS
         taken = [name for name in self.can if name in above and name not in below]
         if taken:
@@ -133,8 +134,8 @@ class PracticeRow:
         said = []
         for task in self.tasks:
             one = self.found.settings[task, self.epsilon]
-            if BASELINE in one.methods:
-                means = 100 * one.by_search[one.methods.index(BASELINE)]
+            if (base := self.found.track.baseline) in one.methods:
+                means = 100 * one.by_search[one.methods.index(base)]
                 ends = f"{decimal(means.min(), 1)} to {decimal(means.max(), 1)}"
                 said.append(f"{task} {ends}, deviation {decimal(np.std(means, ddof=1), 1)}")
         return "; ".join(said) or DASH
@@ -180,19 +181,24 @@ def _spread(values: Sequence[object]) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def practice_page(found: LeagueFindings, data: Mapping[str, Dataset]) -> str:
+def practice_page(tracks: Iterable[LeagueFindings], data: Mapping[str, Dataset]) -> str:
     """Return the page in Markdown.
 
     Args:
-        found: what the published tasks say.
+        tracks: what the published tasks of each track say, whose baselines are DP-SGD. No kind of
+            examples is in two of them.
         data: the dataset of each task of the league.
     """
     cells: dict[tuple[str, bool], dict[str, int]] = {}
-    for task in (one for one in found.confirmed if one in data):
-        size = data[task].sizes()["train"]
-        cells.setdefault((kind_of(data[task]), size >= LARGE), {})[task] = size
+    of: dict[tuple[str, bool], LeagueFindings] = {}
+    for found in tracks:
+        for task in (one for one in found.confirmed if one in data):
+            size = data[task].sizes()["train"]
+            place = kind_of(data[task]), size >= LARGE
+            cells.setdefault(place, {})[task] = size
+            of[place] = found
     places = [(kind, large) for kind in KINDS for large in SIZES if (kind, large) in cells]
-    rows = {place: _rows(found, cells[place]) for place in places}
+    rows = {place: _rows(of[place], cells[place]) for place in places}
     parts = [HEAD, text_to_markdown(TextBlock(head="In short", paragraphs=[*_short(rows)]))]
     for kind in KINDS:
         empty = [SIZES[large] for large in SIZES if (kind, large) not in cells]

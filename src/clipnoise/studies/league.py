@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST
-from clipnoise.data.features import Features
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
-from clipnoise.methods.base import example, method_class, track
-from clipnoise.plugins import plugins
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import Panel
 from clipnoise.studies.screening import CONFIRM, screened_panels
 from clipnoise.studies.study import Study
+from clipnoise.studies.tracks import Track, planned_track
 from clipnoise.studies.tuning import Tune
 
 GIVEN = "given"
-PRIVATE, PRETRAINED = TRACKS = ("private", "pretrained")  # of tasks; never ranked together
-BASELINES = ("dp-sgd", "dp-fedavg")  # the first one that a panel has is compared with
 
 
 @dataclass(frozen=True)
@@ -44,17 +40,6 @@ class LeagueEntry:
     baseline: str
 
 
-def track_on(datasets: Iterable[str]) -> str:
-    """Return the track of a task: whether an encoder saw public data before it.
-
-    Args:
-        datasets: its datasets by id.
-    """
-    known = plugins("clipnoise.data", Dataset)
-    encoded = (issubclass(known.get(one, Dataset), Features) for one in datasets)
-    return PRETRAINED if any(encoded) else PRIVATE
-
-
 def confirmation(task: Study) -> Study:
     """Return a task of the league with its confirmation alone, as it is without a screen.
 
@@ -62,7 +47,7 @@ def confirmation(task: Study) -> Study:
         UserError: the study has no confirmation.
     """
     own = task.panels.get(CONFIRM)
-    if own is not None and own.screened_by is None:  # it is lite, which has no screen
+    if own is not None and own.screened_by is None:
         return task
     _, named = screened_panels(task.path, CONFIRM)
     shown = tuple(replace(placed, panels=(CONFIRM,)) for placed in task.report)
@@ -82,7 +67,8 @@ def enter(
     Args:
         league: the league, or one of its tasks as from `confirmation`.
         method: its id.
-        track: as `track` returns it.
+        track: as `methods.base.track` returns it. The method enters the first track of the league
+            that takes it.
         hyperparameters: all that it has, with values for those that nothing else decides.
         fixed: those that are given. What is tuned replaces them; they replace what the league has.
         tune: the ranges and grid of its search; empty takes those that the league has of it, or
@@ -91,11 +77,15 @@ def enter(
     Raises:
         UserError: the track has no task in this league, or the search cannot be made.
     """
-    panels = {name: one for name, one in _ranked(league).items() if _track(one) == track}
-    if not panels:
+    tracks: dict[Track, dict[str, Panel]] = {}
+    for name, panel in _ranked(league).items():
+        tracks.setdefault(planned_track([panel]), {})[name] = panel
+    into = next((one for one in tracks if track in one.takes), None)
+    if into is None:
         raise UserError(f"{league.path}: has no task of the track “{track}”: see docs/league.md.")
-    names = [one.id for panel in panels.values() for one in panel.methods]
-    baseline = next(name for name in BASELINES if name in names)
+    panels = tracks[into]
+    ids = {one.label: one.id for panel in panels.values() for one in panel.methods}
+    baseline = ids[into.baseline]
     spaces = next(iter(panels.values())).hyperparameters
     space = GIVEN if tune else method if "tune" in spaces.get(method, {}) else baseline
     asked = tune or spaces[space]["tune"]
@@ -134,15 +124,6 @@ def _ranked(league: Study) -> dict[str, Panel]:
     tables = [placed for placed in league.report if getattr(placed.item, "costs", False)]
     shown = {name for placed in tables for name in placed.panels}
     return {name: panel for name, panel in league.panels.items() if name in shown}
-
-
-def _track(panel: Panel) -> str:
-    """Return the track that a panel of the league belongs to."""
-    if "noise" in panel.privacy:
-        return "correlated noise"
-    if any("public_examples" in one.values for one in panel.datasets):
-        return "public data"
-    return track(example(method_class(panel.methods[0].id)))
 
 
 def _search(

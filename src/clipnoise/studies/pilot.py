@@ -13,8 +13,8 @@ from pathlib import Path
 
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.study import Study
+from clipnoise.studies.tracks import planned_track
 
-METHODS = ("sgd", "dp-sgd")
 SEED = 9001  # nothing else uses it
 TRIALS = 6  # of each method, the first ones of its search
 ENOUGH, SPLITS = 500, (1, 2, 3, 4)  # with fewer validation examples, the seeds of other splits
@@ -80,8 +80,9 @@ def majority(task: Study, cache: Path) -> MajorityClass:
 
 
 def piloted(task: Study, cache: Path, weights: Path) -> Iterator[Best]:
-    """Train the first trials of SGD, and of DP-SGD at each ε, and yield the best of each.
+    """Train the first trials of the track's baseline at each ε, and of a method without privacy.
 
+    That is DP-SGD and SGD, or what stands for them. The best of each is yielded, SGD's first.
     They are measured on all parts of the data; what is yielded is of validation examples alone.
 
     Args:
@@ -116,16 +117,16 @@ def piloted(task: Study, cache: Path, weights: Path) -> Iterator[Best]:
 
 def _trials(task: Study) -> dict[tuple[str, float | None], list[RunSpec]]:
     """Return the first trials of each method and ε, from its first search."""
+    free = next(run.label for run in task.runs if run.spec.privacy is None)
+    tried = (free, planned_track(task.panels.values()).baseline)
     found: dict[tuple[str, float | None], list[RunSpec]] = {}
     for run in task.runs:
         spec = run.spec
         epsilon = None if spec.privacy is None else spec.privacy.epsilon
-        if run.label in METHODS and spec.tuning is not None:
+        if run.label in tried and spec.tuning is not None:
             configurations = task.searches[spec.tuning.key].configurations
             found.setdefault((run.label, epsilon), [one[0] for one in configurations[:TRIALS]])
-    return dict(
-        sorted(found.items(), key=lambda item: (METHODS.index(item[0][0]), item[0][1] or 0))
-    )
+    return dict(sorted(found.items(), key=lambda item: item[0][1] or 0))
 
 
 def _split_seeds(spec: RunSpec, cache: Path) -> tuple[int, ...]:

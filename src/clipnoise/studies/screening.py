@@ -105,8 +105,13 @@ def screened_panels(path: Path, name: str) -> tuple[NamedPanel, NamedPanel]:
     alone = replace(file, panels={**file.panels, name: Panel(base=name)})
     panels = {one.name: one for one in expand_panels(alone, shared_file(path), path)}
     rule = panels[name].panel.screened_by
-    if rule is None or rule.panel not in panels:
+    if rule is None:
         raise UserError(f"{path}: panels.{name}.screened_by: name a panel of this study.")
+    if rule.panel not in panels:
+        raise UserError(
+            f"{path}: has no panel {rule.panel!r} by which methods are chosen, so that there is "
+            "nothing to confirm. `clipnoise league publish` publishes its runs as they are."
+        )
     return panels[rule.panel], panels[name]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,6 @@ from clipnoise.report.statistics import Interval
 
 if TYPE_CHECKING:
     from clipnoise.report.league import LeagueFindings
-
-GAIN = "Gain over DP-SGD (points)"
 
 
 @dataclass(frozen=True)
@@ -66,41 +64,35 @@ class LeagueFigure:
 
 def gains_figure(found: LeagueFindings, task: str) -> LeagueFigure:
     """Return the figure of a task."""
-    budgets = {e: list(_gains(found, task, e)) for at, e in found.settings if at == task}
+    base = found.track.called
     return _figure(
-        f"{task}: gain over DP-SGD",
+        f"{task}: gain over {base}",
         "Thick: the 95% interval of a gain alone. Thin: those that hold together, over all "
         "methods, tasks and budgets. Filled: can be the best. Open: shown not to be.",
         f"{task}.svg",
-        GAIN,
-        budgets,
+        f"Gain over {base} (points)",
+        ((e, row) for at, e in found.settings if at == task for row in _gains(found, task, e)),
     )
 
 
 def figures_over_tasks(found: LeagueFindings) -> list[LeagueFigure]:
     """Return the figures over tasks: of gains, and of closed shares where there are any."""
-    gains: dict[float, list[GainRow]] = {}
-    shares: dict[float, list[GainRow]] = {}
-    for one in found.over_tasks:
-        if one.gain.tasks > 1:
-            row = GainRow(one.method, one.gain.mean, one.gain.new_task)
-            gains.setdefault(one.epsilon, []).append(row)
-        if one.closed:
-            shares.setdefault(one.epsilon, []).append(GainRow(one.method, one.closed))
+    every, base = found.over_tasks, found.track.called
+    gains = [one for one in every if one.gain.tasks > 1]
     over = _figure(
-        "Gain over DP-SGD over tasks",
+        f"Gain over {base} over tasks",
         "Thick: the 95% interval of the gain that is expected on a task. Thin: the one in "
         "which the gain on a new task lies; two tasks give none.",
         "over-tasks.svg",
-        GAIN,
-        gains,
+        f"Gain over {base} (points)",
+        ((one.epsilon, GainRow(one.method, one.gain.mean, one.gain.new_task)) for one in gains),
     )
     closed = _figure(
         "Closed share of the privacy gap",
         "With 95% intervals in which the gap is drawn again.",
         "closed-share.svg",
         "Closed gap (%)",
-        shares,
+        ((one.epsilon, GainRow(one.method, one.closed)) for one in every if one.closed),
     )
     return [one for one in (over, closed) if one.budgets]
 
@@ -111,10 +103,13 @@ def figures(found: LeagueFindings) -> list[LeagueFigure]:
 
 
 def _figure(
-    title: str, caption: str, file: str, axis: str, budgets: Mapping[float, Sequence[GainRow]]
+    title: str, caption: str, file: str, axis: str, rows: Iterable[tuple[float, GainRow]]
 ) -> LeagueFigure:
-    """Return a figure whose alternative text has the highest and the lowest value at each ε."""
-    ends = [f"at ε = {epsilon:g} {_ends(rows)}" for epsilon, rows in budgets.items()]
+    """Return a figure of rows by ε, whose alternative text has the ends of each."""
+    budgets: dict[float, list[GainRow]] = {}
+    for epsilon, row in rows:
+        budgets.setdefault(epsilon, []).append(row)
+    ends = [f"at ε = {epsilon:g} {_ends(each)}" for epsilon, each in budgets.items()]
     alt = f"{axis}, for each method with its intervals: {'; '.join(ends)}"
     block = FigureBlock(title=title, caption=caption, image=file, alt=alt)
     return LeagueFigure(block, axis, budgets)
