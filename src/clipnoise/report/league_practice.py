@@ -34,8 +34,8 @@ READING = (
     "A setting is a task at one ε. Methods that can be the best are those that no test excludes in "
     "any setting of a row, the highest mean first; only methods that were confirmed in all of them "
     "are named. That they can be the best does not show that they are as good as the best. Better "
-    "and worse than DP-SGD: by 95% intervals that hold together over all published settings of a "
-    "track: of features, or of all other kinds. They contain seeds, search and test set, and are "
+    "and worse than DP-SGD: by 95% intervals that hold together over all published settings of "
+    "features, or of the three other kinds. They contain seeds, search and test set, and are "
     "nominal.",
     "Largest gain: the largest mean of any method over DP-SGD in a setting, in points, which "
     "chance favours. DP-SGD over searches: the lowest and the highest test accuracy of a search in "

@@ -13,8 +13,12 @@ from clipnoise.studies.file import Panel
 
 PLAIN = "no public data"  # what methods need of which nothing else is said, as `track` has it
 CYCLIC = ("cyclic", "cyclic-poisson")  # batches that go with correlated noise
-OTHERS = "Tasks without public data are on [another page](../index.md)."
-STANDS = "What [version 2](../../../league-results.md) says of this track stands until then."
+OTHERS = "Tasks with nothing of the kind are on [another page](../index.md)."
+EARLIER = (
+    "[The protocol](../../../league.md#public-data-correlated-noise-and-users) says how they were "
+    "trained, and {}. Until they are published, what [version 2](../../../league-results.md) says "
+    f"of this track stands. {OTHERS}"
+)
 
 
 @dataclass(frozen=True)
@@ -63,16 +67,14 @@ PRETRAINED = Track(
 PUBLIC = Track(
     "public",
     "with public data",
-    "[The protocol](../../../league.md#public-data-correlated-noise-and-users) says how they were "
-    f"trained, and how many examples are public. {OTHERS} {STANDS}",
+    EARLIER.format("how many examples are public"),
     place="public/",
     takes=(PLAIN, "public data", "side information"),
 )
 CORRELATED = Track(
     "correlated",
     "with correlated noise",
-    "[The protocol](../../../league.md#public-data-correlated-noise-and-users) says how they were "
-    f"trained, and with which noise. {OTHERS} {STANDS}",
+    EARLIER.format("with which noise"),
     place="correlated/",
     baseline="dp-sgd banded",
     called="DP-SGD with banded noise",
@@ -80,8 +82,7 @@ CORRELATED = Track(
 USERS = Track(
     "users",
     "for users",
-    "[The protocol](../../../league.md#public-data-correlated-noise-and-users) says how they were "
-    f"trained, and who the users are. {OTHERS} {STANDS}",
+    EARLIER.format("who the users are"),
     place="users/",
     baseline="dp-fedavg",
     called="DP-FedAvg",
