@@ -211,7 +211,7 @@ def of_a_run(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_task_of_the_league_is_entered_as_it_is_confirmed() -> None:
-    for name, searches in (("lite", 6), ("digits", 12)):
+    for name, searches in (("lite", 6), ("digits", 12), ("digits-correlated", 12)):
         task = confirmation(load_study(STUDIES / "league" / f"{name}.yaml"))
         entry = entered(task, "dp-adam")
         assert entry.name == f"dp-adam-league-{name}"
