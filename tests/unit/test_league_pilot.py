@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from clipnoise.data.base import dataset_class
+from clipnoise.data.base import Splits, dataset_class
+from clipnoise.run import setup
+from clipnoise.run.spec import RunSpec
 from clipnoise.studies.pilot import MajorityClass, majority, piloted
 from clipnoise.studies.study import Study, load_study
 
@@ -100,6 +103,19 @@ def test_a_small_task_is_tried_on_four_splits(task: Study, cache: Path) -> None:
     beside = majority(task, cache)
     assert (beside.splits, beside.examples) == (4, 4 * 137)
     assert beside.accuracy == pytest.approx(0.1, abs=0.04)
+
+
+def test_a_small_task_with_one_split_is_not_counted_four_times(
+    task: Study, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = setup.load_data
+
+    def on_the_same_split(spec: RunSpec, cache: Path) -> Splits:
+        return load(replace(spec, dataset=replace(spec.dataset, split_seed=0)), cache)
+
+    monkeypatch.setattr(setup, "load_data", on_the_same_split)
+    beside = majority(task, cache)
+    assert (beside.splits, beside.examples) == (1, 137)
 
 
 def test_standard_errors_are_those_of_a_share() -> None:

@@ -130,11 +130,20 @@ def _trials(task: Study) -> dict[tuple[str, float | None], list[RunSpec]]:
 
 
 def _split_seeds(spec: RunSpec, cache: Path) -> tuple[int, ...]:
-    """Return the seed of a run's own split, or those of four others where that is too small."""
+    """Return the seed of a run's own split, or those of four others where that is too small.
+
+    A dataset with one split only keeps it, such as e-mails, which are split by their senders.
+    """
     from clipnoise.run.setup import load_data
 
-    enough = len(load_data(spec, cache).validation) >= ENOUGH
-    return (spec.dataset.split_seed,) if enough else SPLITS
+    if len(load_data(spec, cache).validation) < ENOUGH:
+        first, second = (
+            load_data(one, cache).validation.targets[slice(None)].flatten().tolist()
+            for one in _on_splits(spec, SPLITS[:2])
+        )
+        if first != second:
+            return SPLITS
+    return (spec.dataset.split_seed,)
 
 
 def _on_splits(spec: RunSpec, seeds: tuple[int, ...]) -> list[RunSpec]:
