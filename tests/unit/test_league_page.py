@@ -348,13 +348,23 @@ def test_six_confirmed_tasks_are_enough_for_an_answer(six: LeagueFindings) -> No
     five = LeagueFindings(dict([*six.tasks.items()][:5]))
     assert answer(five, planned) == UNDER_WAY
     said = answer(six, planned)
-    assert said.count(". ") == 1  # two sentences
+    assert said.count(". ") == 2  # three sentences
     assert said.startswith("On 6 tasks, with 3 methods tuned alike, DP-SGD is shown not to be the")
     assert "in 6 of 6 settings" in said
-    assert "left as the best in 6." in said
+    assert "left as the best in 6. The largest gain over DP-SGD in a setting that is shown" in said
+    largest = six.gains.loc[six.gains["gain"].idxmax()]
+    assert f"is that of disk on {largest['task']} at ε = 3 ({100 * largest['gain']:.1f} " in said
     (gain,) = (one.gain.mean for one in six.over_tasks if one.method == "disk")
     ends = [f"{100 * one:.1f}" for one in (gain.mean, gain.low, gain.high)]
     assert said.endswith(f"at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]}).")
+
+
+def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:
+    worse = {"disk": 0.65, "dp-lion": 0.6, "dp-sgd": 0.7}
+    tasks = {f"task{n}": confirmed(worse, seed=n, searches=8, examples=200) for n in range(6)}
+    said = answer(found(tmp_path, **tasks), dict.fromkeys(tasks, ""))
+    assert "No gain over DP-SGD in a setting is shown." in said
+    assert said.endswith("for each gain alone, for no method at any ε.")
 
 
 def test_the_readme_has_the_answer_of_the_published_files() -> None:

@@ -79,7 +79,7 @@ def league_page(found: LeagueFindings, planned: Mapping[str, str]) -> str:
 
 
 def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
-    """Return what the README says of this version: two sentences, once enough tasks are confirmed.
+    """Return what the README says of this version, once enough tasks are confirmed.
 
     Arguments are as for `league_page`.
     """
@@ -89,14 +89,35 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
     best, track = found.best, found.track
     without = (~where(best, method=track.baseline)["can_be_best"]).sum()
     left = best[best["can_be_best"]].value_counts(["task", "epsilon"])
-    budgets = dict.fromkeys(one.epsilon for one in found.over_tasks)
-    above = [f"at ε = {epsilon:g} for {_above(found, epsilon)}" for epsilon in budgets]
     return (
         f"On {len(tasks)} tasks, with {best['method'].nunique()} methods tuned alike, "
         f"{track.called} is shown not to be the best in {without or 'none'} of "
         f"{len(found.settings)} settings, a task at one ε each, and a single method is left as the "
-        f"best in {(left == 1).sum() or 'none'}. The gain over {track.called} that is expected on "
-        f"a task is shown to be positive, by a 95% interval for each gain alone, {listing(above)}."
+        f"best in {(left == 1).sum() or 'none'}. {_largest(found)} {_expected(found)}"
+    )
+
+
+def _largest(found: LeagueFindings) -> str:
+    """Return in a sentence the largest gain in a setting that is shown to be one."""
+    above = found.gains[found.gains["all_low"] > 0].sort_values("gain", ascending=False)
+    if above.empty:
+        return f"No gain over {found.track.called} in a setting is shown."
+    row = above.iloc[0]
+    gain = _in_points(Interval(row["gain"], row["all_low"], row["all_high"]))
+    return (
+        f"The largest gain over {found.track.called} in a setting that is shown, by intervals that "
+        f"hold together, is that of {row['method']} on {_place(row)} ({gain})."
+    )
+
+
+def _expected(found: LeagueFindings) -> str:
+    """Return in a sentence which methods gain on a task, by what the tasks say together."""
+    budgets = dict.fromkeys(one.epsilon for one in found.over_tasks)
+    above = {epsilon: _above(found, epsilon) for epsilon in budgets}
+    named = [f"at ε = {epsilon:g} for {methods}" for epsilon, methods in above.items() if methods]
+    return (
+        f"The gain over {found.track.called} that is expected on a task is shown to be positive, "
+        f"by a 95% interval for each gain alone, {listing(named) or 'for no method at any ε'}."
     )
 
 
@@ -106,7 +127,7 @@ def _above(found: LeagueFindings, epsilon: float) -> str:
     order = sorted(every, key=lambda one: -one.gain.mean.mean)
     named = [f"{one.method} ({_in_points(one.gain.mean)})" for one in order[:3]]
     more = [f"{len(order) - 3} more"] if len(order) > 3 else []
-    return listing([*named, *more]) or "none"
+    return listing([*named, *more])
 
 
 def _in_points(one: Interval) -> str:
