@@ -7,7 +7,7 @@ from the published files of the league's tasks, and loads the same split. Everyt
 the Poisson sampling, the per-example gradients, the clipping, the noise and the step. Initial
 weights are PyTorch's own, and random streams differ. Twelve searches chose the hyper-parameters, so
 the pair is a search: the interval is the 95% t-interval of the mean difference over searches.
-Writes benchmarks/results/opacus-tasks.md, in which other tasks keep their lines.
+Writes benchmarks/results/opacus-tasks.md, in which other tasks keep their lines at the same ε.
 
     python benchmarks/opacus_loop.py --times [--repetitions 20]
 
@@ -29,7 +29,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from opacus import GradSampleModule, PrivacyEngine
 from opacus.data_loader import DPDataLoader
@@ -42,6 +41,7 @@ import clipnoise
 from clipnoise.data.base import Examples
 from clipnoise.fields import parse
 from clipnoise.methods.base import method_class
+from clipnoise.report.records import where
 from clipnoise.run.provenance import hardware
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.columns import LEAGUE, read_table
@@ -88,9 +88,9 @@ def main(words: Sequence[str] | None = None) -> None:
         TIMES.write_text(times_page(given.repetitions))
         print(TIMES.read_text())
         return
-    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
-    known = {line.split()[1]: line for line in lines if line.startswith("| ")}
-    known.pop("task", None)
+    page = PAGE.read_text() if PAGE.exists() else ""
+    same = page.splitlines() if f"at ε = {given.epsilon:g}," in page else []
+    known = {line.split()[1]: line for line in same if line.startswith("| ") and line != HEAD}
     for task in given.tasks or sorted(path.stem for path in PUBLISHED.glob("*.parquet")):
         known[task] = compared(task, given.epsilon, given.first)
         print(known[task], flush=True)
@@ -116,8 +116,7 @@ def compared(task: str, epsilon: float, first: int) -> str:
     """Return the line of a task: accuracies of its confirmed runs, and of as many by Opacus."""
     study = load_study(STUDIES / f"{task}.yaml")
     runs = read_table(PUBLISHED / f"{task}.parquet", LEAGUE)
-    at = {"panel": CONFIRM, "label": "dp-sgd", "epsilon": epsilon}
-    found = runs[(runs[list(at)] == pd.Series(at)).all(axis=1)]
+    found = where(runs, panel=CONFIRM, label="dp-sgd", epsilon=epsilon)
     one = next(run.spec for run in study.runs if (run.panel, run.label) == (CONFIRM, "dp-sgd"))
     made = [with_values(one, text) for text in found["hyperparameters"]]
     (sigma,) = set(found["noise_multiplier"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clipnoise.data.base import Splits, dataset_class
+from clipnoise.data.base import Splits
 from clipnoise.run import setup
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.pilot import MajorityClass, majority, piloted
@@ -33,14 +33,6 @@ panels:
       "dp-sgd, dp-adam": {clip_norm: 1, tune: {ranges: {learning_rate: [1, 3]}}}
 report: [{kind: table}]
 """
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    for name in ("digits", "digits-users"):
-        dataset_class(name)().prepare(folder)
-    return folder
 
 
 @pytest.fixture

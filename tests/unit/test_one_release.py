@@ -197,13 +197,6 @@ def test_each_class_has_the_direction_of_its_sum_and_no_bias() -> None:
     assert float(bias.abs().max()) <= 1e-6
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    Digits().prepare(folder)
-    return folder
-
-
 def run_of(sigma: float, method: str = "dp-prototypes", **changed: Any) -> RunSpec:
     n, chosen = Digits().sizes()["train"], build(method, clip_norm=3.0)
     assert chosen.made_for is not None

@@ -167,13 +167,6 @@ def spec(method: str = "dp-fedavg", **own: Any) -> RunSpec:
     return from_mapping(SPEC | {"method": {**SPEC["method"], "id": method, **own}})
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    dataset_class("digits-users")().prepare(folder)
-    return folder
-
-
 def test_users_share_the_private_examples_and_most_have_two_digits(cache: Path) -> None:
     splits = DigitsUsers(users=50).load(cache)
     assert splits.users is not None
