@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from league_data import cells_below, confirmed, published
 
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.report.league import LeagueFindings, by_track, read_league
 from clipnoise.report.league_page import league_page
-from clipnoise.report.league_practice import KINDS, kind_of, practice_page
+from clipnoise.report.league_practice import KINDS, PracticeRow, kind_of, practice_page
 from clipnoise.studies.tracks import PRETRAINED, PRIVATE
 
 BETTER = {"disk": 0.84, "dp-lion": 0.65, "dp-sgd": 0.7}
@@ -135,3 +136,20 @@ def test_what_searches_chose_is_a_median_with_its_range(tmp_path: Path) -> None:
         ["dp-sgd", "3", "7", "16 (2 to 130)", "2 of 7", "0.5 (0.5 to 0.5)"],
         ["dp2-rmsprop", "3", "7", "–", "–", "–"],
     ]
+
+
+def test_where_only_some_tasks_confirm_what_beats_dp_sgd_all_that_can_be_the_best_are_named() -> (
+    None
+):
+    """It can beat DP-SGD on one task without a test that excludes DP-SGD there."""
+    found = LeagueFindings({})
+    places = [("adult", "dp-adam", 0.8), ("adult", "dp-sgd", 0.7), ("adult", "disk", 0.9)]
+    places += [("fair", "dp-adam", 0.8), ("fair", "dp-sgd", 0.7)]
+    best = pd.DataFrame(places, columns=["task", "method", "mean"])
+    gain = {"task": "adult", "method": "disk", "gain": 0.2, "all_low": 0.1, "all_high": 0.3}
+    vars(found).update(
+        best=best.assign(epsilon=3.0, can_be_best=True),
+        gains=pd.DataFrame([gain]).assign(epsilon=3.0),
+    )
+    row = PracticeRow(found, 3.0, ("adult", "fair"))
+    assert row.start == "one of dp-adam and dp-sgd, which can be the best in all settings"

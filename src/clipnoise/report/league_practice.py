@@ -117,7 +117,10 @@ class PracticeRow:
         if taken:
             named = [f"{name} ({above[name]} of {len(self.tasks)})" for name in taken]
             return f"{listing(named)}, shown to beat DP-SGD"
-        return "one that can be the best" if self.can else "nothing can be the best in all settings"
+        if not self.can:
+            return "nothing can be the best in all settings"
+        one = "one of " if len(self.can) > 1 else ""
+        return f"{one}{listing(self.can)}, which can be the best in all settings"
 
     @property
     def largest_gain(self) -> str:
