@@ -7,7 +7,7 @@ from the published files of the league's tasks, and loads the same split. Everyt
 the Poisson sampling, the per-example gradients, the clipping, the noise and the step. Initial
 weights are PyTorch's own, and random streams differ. Twelve searches chose the hyper-parameters, so
 the pair is a search: the interval is the 95% t-interval of the mean difference over searches.
-Writes benchmarks/results/opacus-tasks.md, in which other tasks keep their lines at the same ε.
+Writes benchmarks/results/opacus.md, in which other tasks keep their lines at the same ε.
 
     python benchmarks/opacus_loop.py --times [--repetitions 20]
 
@@ -50,7 +50,7 @@ from clipnoise.studies.study import load_study
 
 CACHE, STUDIES = Path("data"), Path("workflow/studies/league")
 PUBLISHED = Path("docs/league/v3")
-PAGE = Path(__file__).parent / "results" / "opacus-tasks.md"
+PAGE = Path(__file__).parent / "results" / "opacus.md"
 TIMES = PAGE.with_name("own-loop.md")
 TURN = 10  # steps
 HEAD = "| task | n | η | C | σ | here | Opacus | Opacus − here, 95% interval |"

@@ -33,12 +33,7 @@ OPTIONS = {"learning_rate": 1.0, "clip_norm": 1.0}
 
 @pytest.fixture(scope="module")
 def lite() -> Study:
-    return load_study(STUDIES / "league-lite.yaml")
-
-
-@pytest.fixture(scope="module")
-def full() -> Study:
-    return load_study(STUDIES / "league.yaml")
+    return confirmation(load_study(STUDIES / "league" / "lite.yaml"))
 
 
 def entered(league: Study, name: str, **tune: Any) -> LeagueEntry:
@@ -65,11 +60,11 @@ def test_a_method_of_the_league_enters_with_the_runs_that_the_league_has_of_it(
 ) -> None:
     entry = entered(lite, "dp-adam")
     assert (entry.name, entry.baseline, entry.space) == ("dp-adam-league-lite", "dp-sgd", "dp-adam")
-    assert list(entry.study["panels"]) == ["digits", "adult"]
+    assert list(entry.study["panels"]) == ["confirm"]
     for name in ("dp-adam", "dp-sgd"):
-        found = hashes(entry, name, "digits")
-        assert found <= planned("digits", lite.panels["digits"], name)  # which has clip rules, too
-        assert len(found) == 2 * (3 + 10 * 2)  # budgets × (seeds + trials × tuning seeds)
+        found = hashes(entry, name, "confirm")
+        assert found == planned("confirm", lite.panels["confirm"], name)
+        assert len(found) == 2 * 6 * (2 + 10)  # budgets × searches × (seeds + trials)
 
 
 def test_a_search_space_may_be_given_and_is_that_of_the_baseline_otherwise(lite: Study) -> None:
@@ -78,7 +73,8 @@ def test_a_search_space_may_be_given_and_is_that_of_the_baseline_otherwise(lite:
     method = {**OPTIONS, "betas": (0.9, 0.99)}
     unknown = enter(lite, "mine", "no public data", method, {"clip_norm": 2, "betas": 0}, {})
     assert unknown.space == "dp-sgd"
-    assert unknown.tune["ranges"] == {"learning_rate": [0.3, 30], "clip_norm": [0.3, 3]}
+    rates = [[0.3, 30], {"kind": "linear", "peak": [0.3, 30]}]
+    assert unknown.tune["ranges"] == {"learning_rate": rates, "clip_norm": [0.3, 3]}
     _, own = unknown.study["defaults"]["methods"]
     assert own == {"id": "mine", "betas": 0, "tune": unknown.tune}  # a tuned value is not fixed
     fewer = enter(lite, "mine", "no public data", method, {}, {"ranges": ranges})
@@ -106,26 +102,13 @@ def test_a_method_without_the_tuned_hyperparameters_needs_a_search_space(lite: S
         enter(lite, "mine", "no public data", {"gamma": 1}, {}, {})
 
 
-def test_every_track_has_its_own_tasks_and_baseline(lite: Study, full: Study) -> None:
-    assert set(entered(full, "dp-adam").study["panels"]) == {
-        *("digits", "mnist-5k", "adult", "adult-mlp", "newsgroups", "reuters-r8", "rand-health")
-    }
-    public = entered(full, "pda-dpmd")
-    assert all(name.endswith("-public") for name in public.study["panels"])
-    users = entered(full, "dp-fedadam")
-    assert users.baseline == "dp-fedavg"
-    assert set(users.study["panels"]) == {"digits-users", "rand-health-users"}
-    with pytest.raises(UserError, match="has no task of the track “users”"):
-        entered(lite, "dp-fedadam")
-
-
 def test_missing_data_are_named_with_the_command_that_fetches_them(
     lite: Study, tmp_path: Path
 ) -> None:
-    said = r"adult: not fetched yet. Run: snakemake --cores 1 fetch_all .*league-lite"
+    said = r"adult: not fetched yet. Run: snakemake --cores 1 fetch_all .*league/adult"
     with pytest.raises(UserError, match=said):
-        require_data(lite, tmp_path)
-    require_data(replace(lite, panels={"digits": lite.panels["digits"]}), tmp_path)
+        require_data(load_study(STUDIES / "league" / "adult.yaml"), tmp_path)
+    require_data(lite, tmp_path)
     assert Digits().files == ()  # the digits come with a package
 
 
@@ -141,7 +124,8 @@ def runs_of(tmp_path: Path, *methods: str, **changes: Any) -> pd.DataFrame:
     rows = [
         {
             **{"study": "s", "panel": "digits", "dataset": "digits", "model": "logistic"},
-            **{"method": name, "label": name, "budget": "eps=1", "epsilon": 1.0, "seed": seed},
+            **{"method": name, "label": name, "budget": "eps=1", "epsilon": 1.0},
+            **{"seed": seed, "search": seed},
             **{"status": "completed", "claim": "guarantee", "adjacency": "add-remove"},
             "test_accuracy": LEVELS[name] + shared + (own if name == "close" else 0),
             **{"cpu": "c", "cpu_seconds": 3.0 if name == "mine" else 2.0, "training_seconds": 4},
@@ -211,7 +195,7 @@ def of_a_run(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_task_of_the_league_is_entered_as_it_is_confirmed() -> None:
-    for name, searches in (("lite", 6), ("digits", 12), ("digits-correlated", 12)):
+    for name, searches in (("digits", 12), ("digits-correlated", 12)):
         task = confirmation(load_study(STUDIES / "league" / f"{name}.yaml"))
         entry = entered(task, "dp-adam")
         assert entry.name == f"dp-adam-league-{name}"

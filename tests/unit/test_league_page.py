@@ -93,7 +93,7 @@ def test_the_page_says_who_can_be_the_best(tmp_path: Path) -> None:
     assert "left as the best in 1: disk on adult at ε = 3." in page
     assert f"by intervals that hold together: disk on adult at ε = 3, {first[2]} " in page
     assert f"Shown to be worse: dp-lion on adult at ε = 3, {last[2]} " in page
-    assert "Over tasks there is no interval at ε = 3, with 1 task, for anything." in page
+    assert "With 1 task there is no interval over tasks: ε = 3." in page
     assert "Missing: compas and digits." in page
 
 
@@ -231,6 +231,35 @@ def test_a_task_that_lacks_a_confirmed_run_has_no_page(tmp_path: Path) -> None:
     two = pd.concat([runs, runs.assign(panel="again")])
     with pytest.raises(UserError, match="adult: several panels confirm a method: confirm, again"):
         league_page(LeagueFindings({"adult": two}), PLANNED)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"claim": "nominal"}, "adult: disk: ε is no guarantee, so that it cannot be compared"),
+        (
+            {"adjacency": "zero-out"},
+            r"adult: .* several adjacencies: zero-out \(disk\), add-remove \(dp-sgd\)",
+        ),
+    ],
+)
+def test_what_is_confirmed_has_a_guarantee_under_one_adjacency(
+    tmp_path: Path, changed: dict[str, str], said: str
+) -> None:
+    runs = confirmed({"disk": 0.8, "dp-sgd": 0.7})
+    changed_runs = [one | changed if one["label"] == "disk" else one for one in runs]
+    tasks = read_league(published(tmp_path, adult=changed_runs))
+    with pytest.raises(UserError, match=said):
+        league_page(LeagueFindings(tasks), PLANNED)
+
+
+def test_guarantees_of_published_tasks_hold_under_the_adjacency_of_their_track() -> None:
+    under = {CORRELATED: {"zero-out"}, USERS: {"add-remove-user"}}
+    for track, found in by_track(read_league(ROOT / FOLDER)).items():
+        for runs in found.confirmed.values():
+            private = runs[runs["epsilon"].notna()]
+            assert {*private["claim"]} == {"guarantee"}
+            assert {*private["adjacency"]} == under.get(track, {"add-remove"})
 
 
 def test_references_in_a_panel_of_their_own_are_compared_with_the_confirmed(tmp_path: Path) -> None:
@@ -373,8 +402,7 @@ def test_the_readme_has_the_answer_of_the_published_files() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     words = re.sub(r"!?\[(.*?)\]\(.*?\)", r"\1", readme)
     assert said in words, f"README.md: copy the answer from {FOLDER}/index.md"
-    shown = "docs/league/closed-gap.png" if said == UNDER_WAY else f"{FOLDER}/over-tasks.png"
-    assert f"]({shown})" in readme
+    assert f"]({FOLDER}/over-tasks.png)" in readme
 
 
 def test_the_pages_in_the_documentation_are_those_that_are_printed(

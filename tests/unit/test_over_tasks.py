@@ -42,6 +42,7 @@ def test_the_interval_for_a_new_task_is_wider() -> None:
 def test_too_few_tasks_give_no_interval() -> None:
     one, two = (mixed_model(np.arange(1.0, 1 + n), np.ones(n)) for n in (1, 2))
     assert math.isnan(one.mean.low)
+    assert math.isnan(one.spread)
     assert one.mean.mean == 1
     assert not math.isnan(two.mean.low)
     assert math.isnan(two.new_task.low)

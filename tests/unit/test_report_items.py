@@ -139,7 +139,7 @@ def test_reading_a_study_loads_no_library_that_computes_or_draws() -> None:
 import sys
 from pathlib import Path
 from clipnoise.studies.study import load_study
-load_study(Path("workflow/studies/league-lite.yaml"))
+load_study(Path("workflow/studies/league/lite.yaml"))
 print(*{"numpy", "scipy", "pandas", "matplotlib", "seaborn", "altair", "torch"} & {*sys.modules})
 """
     done = subprocess.run(

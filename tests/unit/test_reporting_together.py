@@ -41,9 +41,9 @@ def test_titles_tell_the_panels_of_a_study_apart(path: Path) -> None:
 
 
 def test_a_title_names_the_options_and_the_panel_only_where_two_share_a_title() -> None:
-    titles = load_study(STUDIES / "league.yaml").titles
-    assert titles["digits"] == "Digits, logistic regression, tuned"
-    assert titles["digits-half-rate"] == "Digits, logistic regression, half the learning rate"
+    titles = load_study(STUDIES / "league" / "digits-correlated.yaml").titles
+    assert titles["confirm"] == "confirmation, banded noise"
+    assert titles["confirm-tree"] == "confirmation, tree noise"
     shared = load_study(STUDIES / "dp-adambc" / "fig1.yaml").titles
     assert all(title == f"SNLI ({panel})" for panel, title in shared.items() if "SNLI" in title)
 

@@ -244,7 +244,7 @@ def test_a_judged_method_enters_the_tracks_that_take_it() -> None:
     assert entered("digits-public", "dp-adam") == [("confirm", "dp-sgd")]
     assert entered("digits-users", "dp-fedadam") == [("confirm", "dp-fedavg")]
     for task, method in (("digits-users", "dp-adam"), ("digits-correlated", "dp-r-pub")):
-        with pytest.raises(UserError, match="has no task of the track"):
+        with pytest.raises(UserError, match="is not a task of the track"):
             entered(task, method)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 CONFIG = Path("config.yaml")
 TEMPLATE = options.TEMPLATES / "audit.typ"  # it is there where clipnoise is checked out
-FULL = "full"  # version 2 of the league
 
 
 @options.command()
@@ -44,7 +43,7 @@ def judge(
     league: Annotated[
         str | None,
         "Then train it on a task of the league, such as digits, and rank it. lite is a small part "
-        "of digits; full is all tasks of version 2.",
+        "of digits.",
     ] = None,
     tune: Annotated[
         options.JsonValues,
@@ -155,24 +154,24 @@ class Contest:
     """A league that a judged method takes part in.
 
     Attributes:
-        size: "full", or the task.
-        study: of the league.
+        task: of the league.
+        study: its confirmation.
         config: config.yaml, which says where the results and the data are.
         against: the file of published runs to rank it among, or None: the runs that are here.
     """
 
-    size: str
+    task: str
     study: Study
     config: Config
     against: Path | None
     published: pd.DataFrame | None
 
     @classmethod
-    def open(cls, size: str, against: Path | None) -> Contest:
-        """Read a league, and make sure of its data.
+    def open(cls, task: str, against: Path | None) -> Contest:
+        """Read a task of the league, and make sure of its data.
 
         Raises:
-            UserError: there is no config.yaml or no such task of the league here, data are missing,
+            UserError: there is no config.yaml or no such task here, data are missing,
                 or the file of published runs is none.
         """
         from clipnoise.fields import parse
@@ -185,15 +184,14 @@ class Contest:
         tasks = {
             name.partition("/")[2] for name in names_below(options.STUDIES, f"{LEAGUE}/*.yaml")
         }
-        if size not in {FULL, *tasks}:
-            raise unknown("task", size, [*sorted(tasks), FULL], key="--league")
-        path = options.STUDIES / f"{LEAGUE if size == FULL else f'{LEAGUE}/{size}'}.yaml"
-        study = load_study(path, secure_noise=config.secure_noise)
-        study = study if size == FULL else confirmation(study)
+        if task not in tasks:
+            raise unknown("task", task, sorted(tasks), key="--league")
+        path = options.STUDIES / LEAGUE / f"{task}.yaml"
+        study = confirmation(load_study(path, secure_noise=config.secure_noise))
         require_data(study, Path(config.cache))
         # A wrong file is better known before the judge's minutes.
         published = None if against is None else read_published(against)
-        return cls(size, study, config, against, published)
+        return cls(task, study, config, against, published)
 
     def hold(
         self,
@@ -238,7 +236,7 @@ class Contest:
         runs = read_runs(Path(self.config.results) / "studies" / entry.name / "runs.parquet")
         league, among = self._results(entry)
         return {
-            "size": self.size,
+            "task": self.task,
             "study": str(study),
             "baseline": entry.baseline,
             "tune": entry.tune,
@@ -274,8 +272,7 @@ class Contest:
 
         if self.published is not None:
             return self.published, f"the methods in {self.against}"
-        panels = {name: self.study.panels[name] for name in entry.study["panels"]}
-        runs, _ = collected(replace(self.study, panels=panels), Path(self.config.results))
+        runs, _ = collected(self.study, Path(self.config.results))
         rows = run_rows(runs)
         ended = rows[rows["status"].isin(["completed", "diverged"])]
         others = {*ended["method"]} - {entry.baseline}

@@ -95,14 +95,14 @@ class LeagueStanding(Standing):
     """The same, with what it is that the method took part in.
 
     Attributes:
-        size: "full", or the task.
+        task: of the league.
         study, report: the files of its study and of its report.
         baseline: the method with which it is compared.
         tune, space: what was tuned, and whose choice that is.
         among: in words, the methods among which it is ranked.
     """
 
-    size: str
+    task: str
     study: str
     report: str
     baseline: str
@@ -243,7 +243,7 @@ def _number(value: float | None) -> str:
 def _standing(league: LeagueStanding) -> Iterator[TextBlock | SheetBlock]:
     """Yield where the method stands in the league."""
     heads, rows = standing_rows(league)
-    yield sheet(f"The league, {league['size']}", heads, "lrlrrrr", rows)
+    yield sheet(f"The league, {league['task']}", heads, "lrlrrrr", rows)
     yield text("What these columns mean", list(_reading(league)))
 
 
@@ -260,7 +260,7 @@ def _reading(league: LeagueStanding) -> Iterator[str]:
     )
     yield (
         f"Over {base}: the mean difference in test results, in pairs, with its 95% t-interval, "
-        "which leaves out the test set. A pair is a seed, or a search where searches are repeated. "
+        "which leaves out the test set. A pair is a search, with the mean over its seeds. "
         "Rank: by the mean, with all ranks that sign flips do not exclude, at one level of "
         f"{ALPHA} over all methods (docs/league.md); fewer than {units_needed(ALPHA)} pairs "
         f"exclude none. It is among {league['among']}."
@@ -298,13 +298,11 @@ def standing(runs: pd.DataFrame, league: pd.DataFrame, method: str, baseline: st
         baseline: the id of the baseline.
 
     Returns:
-        Plain data. The seeds of one of several searches share its choice, so their mean is what
-        is compared.
+        Plain data. The seeds of a search share its choice, so their mean is what is compared.
     """
     known = league[~league["method"].isin([method, baseline])]
     both = pd.concat([run_rows(runs), known], ignore_index=True)
-    searches = runs.dropna(subset="search").set_index("seed")["search"].to_dict()
-    both["unit"] = both["seed"].map(searches) if searches else both["seed"]
+    both["unit"] = both["seed"].map(runs.set_index("seed")["search"].to_dict())
     settings = []
     for (panel, epsilon), here in both.groupby(["panel", "epsilon"], sort=False):
         trained = where(runs, panel=panel, epsilon=epsilon)

@@ -55,7 +55,8 @@ def published_rows(study: Study, results: Path) -> pa.Table:
 
     Raises:
         UserError: a run of the task, those of searches among them, is missing or damaged, or was
-            trained by other code than this; says how it is trained.
+            trained by other code than this; says how it is trained. What is confirmed cannot be
+            compared.
     """
     missing, outdated = 0, 0
     for spec in study.specs.values():
@@ -74,8 +75,10 @@ def published_rows(study: Study, results: Path) -> pa.Table:
     codes = [training_code(run.spec) for run in study.runs]
     import pyarrow as pa
 
-    rows = found.append_column("training_code", pa.array(codes, pa.string()))
-    return rows.select(list(LEAGUE)).cast(schema(LEAGUE))
+    every = found.append_column("training_code", pa.array(codes, pa.string()))
+    rows = every.select(list(LEAGUE)).cast(schema(LEAGUE))
+    confirmations({study.name: rows.to_pandas()})  # what would be refused is not published
+    return rows
 
 
 def read_league(folder: Path) -> dict[str, pd.DataFrame]:
@@ -163,7 +166,8 @@ def confirmations(tasks: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         tasks: as from `read_league`.
 
     Raises:
-        UserError: a method is in several of these panels, or a run is damaged.
+        UserError: a method is in several of these panels, a run is damaged, an ε is no guarantee,
+            or guarantees hold under several adjacencies.
     """
     found = {}
     for task, runs in tasks.items():
@@ -175,8 +179,24 @@ def confirmations(tasks: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             raise UserError(f"{task}: several panels confirm a method: {', '.join(panels)}.")
         if searches:
             confirmed = pd.concat([confirmed_runs(runs, panel) for panel in panels])
+            _require_one_guarantee(task, confirmed)
             found[task] = confirmed.assign(search=confirmed["seed"].map(searches))
     return found
+
+
+def _require_one_guarantee(task: str, runs: pd.DataFrame) -> None:
+    """Refuse confirmed runs of which an ε is no guarantee, or holds under another adjacency."""
+    private = runs[runs["epsilon"].notna()]
+    nominal = private[private["claim"] != "guarantee"]
+    if len(nominal):
+        raise UserError(
+            f"{task}: {', '.join(dict.fromkeys(nominal['label']))}: ε is no guarantee, so that it "
+            "cannot be compared with what is confirmed. Leave it out of the confirmation."
+        )
+    under = {at: rows["label"].iloc[0] for (at,), rows in split(private, "adjacency")}
+    if len(under) > 1:
+        said = ", ".join(f"{at} ({label})" for at, label in under.items())
+        raise UserError(f"{task}: what is confirmed has several adjacencies: {said}.")
 
 
 @dataclass(frozen=True)

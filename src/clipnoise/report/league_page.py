@@ -26,11 +26,10 @@ from clipnoise.report.statistics import ALPHA, Interval
 from clipnoise.studies.tracks import PRIVATE
 
 Part = TextBlock | ListBlock | FigureBlock
-UNDER_WAY = "Version 3 of this comparison is under way, task by task."
-UNTIL = " Until {} are confirmed, [the answer of version 2](../../league-results.md) stands."
+UNDER_WAY = "This comparison is under way, task by task."
 TOO_FEW = "All tasks of this track are confirmed; they are too few for an answer over tasks."
 TASKS_NEEDED = units_needed(ALPHA)
-NO_INTERVAL = {1: "for anything", 2: "for a new one"}  # by the number of tasks at one ε
+NO_INTERVAL = {1: "over tasks", 2: "for a new task"}  # by the number of tasks at one ε
 MOST = 8  # gains that are named one by one
 CONFIRMED_HEADS = (
     *("method", "accuracy", "gain", "alone", "together", "better than", "worse than"),
@@ -70,8 +69,6 @@ def league_page(found: LeagueFindings, planned: Mapping[str, str]) -> str:
         planned: the titles of all its tasks, by their names.
     """
     said, track = answer(found, planned), found.track
-    if said == UNDER_WAY and track == PRIVATE:
-        said += UNTIL.format(count(TASKS_NEEDED, "task"))
     option = "" if track == PRIVATE else f" --track {track.id}"
     printed = f"Printed by `clipnoise league{option}` from the published file of each task."
     head = f"# {track.title}\n\n{printed} {track.head}\n\n{said}\n"
@@ -391,13 +388,10 @@ def _untold(found: LeagueFindings) -> Iterator[str]:
     tasks = {
         epsilon: len(found.at(epsilon)) for _, epsilon in sorted(settings, key=lambda at: at[1])
     }
-    few_tasks = [
-        f"at ε = {epsilon:g}, with {count(number, 'task')}, {NO_INTERVAL[number]}"
-        for epsilon, number in tasks.items()
-        if number in NO_INTERVAL
-    ]
-    if few_tasks:
-        yield f"Over tasks there is no interval {'; none '.join(few_tasks)}."
+    for number, lacking in NO_INTERVAL.items():
+        at = [f"{epsilon:g}" for epsilon, have in tasks.items() if have == number]
+        if at:
+            yield f"With {count(number, 'task')} there is no interval {lacking}: ε = {listing(at)}."
     if settings and max(tasks.values()) < TASKS_NEEDED:
         yield f"Over fewer than {TASKS_NEEDED} tasks at one ε no test can exclude a method."
     yield "ε is that of one training run. It does not include the search."

@@ -12,10 +12,9 @@ from clipnoise.data.cache import MANIFEST
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.studies.entry import PanelEntry
-from clipnoise.studies.file import Panel
 from clipnoise.studies.screening import CONFIRM, screened_panels
 from clipnoise.studies.study import Study
-from clipnoise.studies.tracks import Track, planned_track
+from clipnoise.studies.tracks import planned_track
 from clipnoise.studies.tuning import Tune
 
 GIVEN = "given"
@@ -65,25 +64,20 @@ def enter(
     """Plan the study that shows where a method stands: tuned by the league, with a baseline alone.
 
     Args:
-        league: the league, or one of its tasks as from `confirmation`.
+        league: a task of the league, as from `confirmation`.
         method: its id.
-        track: as `methods.base.track` returns it. The method enters the first track of the league
-            that takes it.
+        track: as `methods.base.track` returns it.
         hyperparameters: all that it has, with values for those that nothing else decides.
         fixed: those that are given. What is tuned replaces them; they replace what the league has.
         tune: the ranges and grid of its search; empty takes those that the league has of it, or
             else those of the baseline.
 
     Raises:
-        UserError: the track has no task in this league, or the search cannot be made.
+        UserError: the task is not of this track, or the search cannot be made.
     """
-    tracks: dict[Track, dict[str, Panel]] = {}
-    for name, panel in _ranked(league).items():
-        tracks.setdefault(planned_track([panel]), {})[name] = panel
-    into = next((one for one in tracks if track in one.takes), None)
-    if into is None:
-        raise UserError(f"{league.path}: has no task of the track “{track}”: see docs/league.md.")
-    panels = tracks[into]
+    panels, into = league.panels, planned_track(league.panels.values())
+    if track not in into.takes:
+        raise UserError(f"{league.path}: is not a task of the track “{track}”: see docs/league.md.")
     ids = {one.label: one.id for panel in panels.values() for one in panel.methods}
     baseline = ids[into.baseline]
     spaces = next(iter(panels.values())).hyperparameters
@@ -103,7 +97,7 @@ def enter(
         name=f"{method}-{league.name.replace('/', '-')}",
         study={
             "title": f"{method} in the league",
-            "description": f"{method} and {baseline}, tuned alike by docs/league.md on the tasks "
+            "description": f"{method} and {baseline}, tuned alike by docs/league.md on the task "
             f"of the study {league.name}.",
             "scales": "none",
             "defaults": defaults,
@@ -117,13 +111,6 @@ def enter(
         space=space,
         baseline=baseline,
     )
-
-
-def _ranked(league: Study) -> dict[str, Panel]:
-    """Return the panels in which methods are ranked: those whose table shows what they cost."""
-    tables = [placed for placed in league.report if getattr(placed.item, "costs", False)]
-    shown = {name for placed in tables for name in placed.panels}
-    return {name: panel for name, panel in league.panels.items() if name in shown}
 
 
 def _search(
@@ -153,7 +140,7 @@ def require_data(league: Study, cache: Path) -> None:
     Raises:
         UserError: names them, and the command that fetches them.
     """
-    datasets = [_dataset(one) for panel in _ranked(league).values() for one in panel.datasets]
+    datasets = [_dataset(one) for panel in league.panels.values() for one in panel.datasets]
     absent = dict.fromkeys(
         one.id
         for one in datasets

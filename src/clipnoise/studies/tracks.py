@@ -14,10 +14,9 @@ from clipnoise.studies.file import Panel
 PLAIN = "no public data"  # what methods need of which nothing else is said, as `track` has it
 CYCLIC = ("cyclic", "cyclic-poisson")  # batches that go with correlated noise
 OTHERS = "Tasks with nothing of the kind are on [another page](../index.md)."
-EARLIER = (
+OF_OTHERS = (
     "[The protocol](../../../league.md#public-data-correlated-noise-and-users) says how they were "
-    "trained, and {}. Until they are published, what [version 2](../../../league-results.md) says "
-    f"of this track stands. {OTHERS}"
+    f"trained, and {{}}. {OTHERS}"
 )
 
 
@@ -67,14 +66,14 @@ PRETRAINED = Track(
 PUBLIC = Track(
     "public",
     "with public data",
-    EARLIER.format("how many examples are public"),
+    OF_OTHERS.format("how many examples are public"),
     place="public/",
     takes=(PLAIN, "public data", "side information"),
 )
 CORRELATED = Track(
     "correlated",
     "with correlated noise",
-    EARLIER.format("with which noise"),
+    OF_OTHERS.format("with which noise"),
     place="correlated/",
     baseline="dp-sgd banded",
     called="DP-SGD with banded noise",
@@ -82,7 +81,7 @@ CORRELATED = Track(
 USERS = Track(
     "users",
     "for users",
-    EARLIER.format("who the users are"),
+    OF_OTHERS.format("who the users are"),
     place="users/",
     baseline="dp-fedavg",
     called="DP-FedAvg",

@@ -24,7 +24,7 @@ class MixedModel:
     Attributes:
         tasks: how many were run.
         mean: the expected gain on a task, with its interval.
-        spread: standard deviation τ of the gain from task to task.
+        spread: standard deviation τ of the gain from task to task; NaN for one task.
         new_task: the interval in which the gain on a new task lies.
     """
 
@@ -51,7 +51,7 @@ def mixed_model(gains: Floats, errors: Floats, *, level: float = LEVEL) -> Mixed
 
     Returns:
         The estimates. Intervals are NaN at both ends where there are too few tasks: below two, and
-        below three for a new task.
+        below three for a new task. τ is NaN below two.
 
     Sources: Paule and Mandel, Consensus values and weighting factors, 1982; Hartung and Knapp 2001;
     Higgins, Thompson and Spiegelhalter, A re-evaluation of random-effects meta-analysis, 2009.
@@ -71,7 +71,7 @@ def mixed_model(gains: Floats, errors: Floats, *, level: float = LEVEL) -> Mixed
     return MixedModel(
         tasks=tasks,
         mean=_around(mean, math.sqrt(1 / weight), tasks - 1, level),
-        spread=math.sqrt(between),
+        spread=math.sqrt(between) if tasks > 1 else math.nan,
         new_task=_around(mean, math.sqrt(between + 1 / weight), tasks - 2, level),
     )
 
