@@ -11,7 +11,7 @@ import pytest
 from reporting_data import drawn, item_data, run_row, write_table
 from scipy import stats
 
-from clipnoise.report.baseline import change_intervals, changes, gaps
+from clipnoise.report.baseline import change_intervals, changes
 from clipnoise.report.drawing import draw_figure
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_runs
@@ -30,7 +30,6 @@ KINDS = (
     "interquartile-means",
     "performance-profiles",
     "critical-differences",
-    "closed-gap",
     "best-of",
 )
 
@@ -157,46 +156,6 @@ def accuracies(folder: Path, levels: dict[str, list[float]], panel: str = "compa
     return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
-def test_the_closed_gap_is_0_for_the_baseline_and_1_where_nothing_is_lost(tmp_path: Path) -> None:
-    levels = {
-        "sgd": [0.9, 0.9],
-        "dp-sgd": [0.6, 0.8],
-        "dp-adam": [0.8, 1.0],
-        "dp-adambc": [0.5] * 2,
-    }
-    found = gaps(accuracies(tmp_path, levels), "eps=1", ACCURACY)
-    assert (found.tasks, found.left_out) == (2, ())
-    shares = {method: np.concatenate(values) for (method, _), values in found.shares.items()}
-    np.testing.assert_allclose(shares["dp-sgd"], 0, atol=1e-12)
-    np.testing.assert_allclose(shares["dp-adam"], 1)  # 0.2 better on each seed, the gap is 0.2
-    np.testing.assert_allclose(shares["dp-adambc"], [-0.5, -1.5] * 2)
-
-
-def test_a_task_whose_gap_is_small_or_unknown_is_left_out(tmp_path: Path) -> None:
-    near = accuracies(tmp_path, {"sgd": [0.81], "dp-sgd": [0.8], "dp-adam": [0.7]})
-    assert len(gaps(near, "eps=1", ACCURACY).left_out) == 2
-    without = accuracies(tmp_path, {"dp-sgd": [0.8], "dp-adam": [0.7]})
-    assert gaps(without, "eps=1", ACCURACY).shares == {}
-    diverged = accuracies(
-        tmp_path, {"sgd": [0.9, 0.9], "dp-sgd": [0.8, None], "dp-adam": [0.7] * 2}
-    )  # type: ignore[list-item]
-    assert gaps(diverged, "eps=1", ACCURACY).shares == {}
-
-
-def test_a_diverged_run_closes_less_of_the_gap_than_any_other(tmp_path: Path) -> None:
-    levels: Any = {"sgd": [0.9, 0.9], "dp-sgd": [0.6, 0.8], "dp-adam": [0.8, None]}
-    shares = gaps(accuracies(tmp_path, levels), "eps=1", ACCURACY).shares
-    assert [list(task) for task in shares["dp-adam", "dp-adam"]] == [[1.0, -np.inf]] * 2
-
-
-def test_a_page_names_the_methods_whose_closed_gap_has_no_interval(tmp_path: Path) -> None:
-    levels: Any = {"sgd": [0.9, 0.9], "dp-sgd": [0.6, 0.8], "dp-adam": [0.8, None]}
-    data: Any = item_data("closed-gap", accuracies(tmp_path, levels))
-    (chart,) = data.item.charts(data)
-    said = "no finite interval, because runs diverged: dp-adam"
-    assert chart.to_dict()["title"] == ["ε = 1, 2 of 2 tasks", said]
-
-
 def test_profiles_over_several_tasks_are_relative_to_the_baseline_of_each(tmp_path: Path) -> None:
     runs = league(tmp_path, datasets=2)
     kind = "performance-profiles"
@@ -244,15 +203,6 @@ def test_every_method_of_a_crowd_is_drawn(tmp_path: Path) -> None:
     runs = crowd(tmp_path)
     image = draw_figure(item_data("performance-profiles", runs))
     assert image.decode().lower().count("stroke: #bbbbbb") == 10 + 1  # and one in the legend
-
-
-def test_a_method_far_below_the_baseline_is_named_at_the_edge_of_the_figure(tmp_path: Path) -> None:
-    """Its gap of −300% would squeeze those that are near each other."""
-    levels = {"sgd": [0.9, 0.9], "dp-sgd": [0.8, 0.8], "dp-adam": [0.5, 0.5], "dp-sgdm": [0.81] * 2}
-    runs = accuracies(tmp_path, levels)
-    image = draw_figure(item_data("closed-gap", runs)).decode()
-    assert "◂ −300" in image
-    assert "−200" not in image
 
 
 def test_changes_are_paired_by_setting_and_seed(tmp_path: Path) -> None:

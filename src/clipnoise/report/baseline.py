@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from statistics import median
 
 import numpy as np
 import pandas as pd
 
 from clipnoise.report.formats import Metric
-from clipnoise.report.records import Key, Place, Task, by_key, is_private, split, where
+from clipnoise.report.records import Key, Place, split
 from clipnoise.report.statistics import (
     Interval,
-    Scores,
-    closed_gap,
     paired_differences,
     paired_interval,
-    sample,
 )
 
 BASELINE = "dp-sgd"
-FLOOR = 0.02  # of the metric: where privacy costs less, a share of it says nothing
 CONTENDED = 1.25  # wall clock over processor time, from which on a run was held up
 RAN_ON = ("seed", "dataset", "model", "cpu", "gpu")
 
@@ -44,60 +39,6 @@ def scored(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:
         for status, seed, value in ended
         if status in ("completed", "diverged")
     }
-
-
-# ---- What they gain: the closed share of the privacy gap
-
-
-@dataclass(frozen=True)
-class Gaps:
-    """The share of the privacy gap that methods close at one budget.
-
-    Attributes:
-        shares: by method and label, an array over seeds for each task that it has runs on.
-        tasks: how many tasks there are.
-        left_out: the tasks that do not count, because the gap is below the floor, or not known.
-    """
-
-    shares: Mapping[Key, Scores]
-    tasks: int
-    left_out: tuple[Task, ...]
-
-
-def gaps(runs: pd.DataFrame, budget: str, metric: Metric) -> Gaps:
-    """Compute the closed share of the privacy gap of every method at a budget.
-
-    Args:
-        runs: those without privacy among them.
-        budget: as in runs.parquet.
-        metric: what runs are compared by.
-    """
-    private = runs[is_private(runs) & (runs["budget"] == budget)]
-    shares: dict[Key, list[np.ndarray]] = {}
-    left_out: list[Task] = []
-    tasks = split(private, "dataset", "model")
-    for task, here in tasks:
-        without = where(runs[~is_private(runs)], dataset=task[0], model=task[1])
-        found = _shares(here, without, metric)
-        if not found:
-            left_out.append(task)
-        for key, values in found.items():
-            shares.setdefault(key, []).append(np.array(list(values.values())))
-    return Gaps(shares, len(tasks), tuple(left_out))
-
-
-def _shares(
-    private: pd.DataFrame, without: pd.DataFrame, metric: Metric
-) -> dict[Key, dict[int, float]]:
-    """Return the closed share on one task by seed; nothing where the gap is small or unknown."""
-    scores = {key: scored(rows, metric) for key, rows in by_key(private)}
-    base = baseline_of(scores)
-    ceilings = [metric.sign * sample(rows, metric).mean for _, rows in by_key(without)]
-    ceiling = max((one for one in ceilings if math.isfinite(one)), default=math.nan)
-    level = float(np.mean(list(scores[base].values()))) if base and scores[base] else math.nan
-    if base is None or not FLOOR <= ceiling - level < math.inf:
-        return {}
-    return {key: closed_gap(values, scores[base], ceiling) for key, values in scores.items()}
 
 
 # ---- What they change

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,26 +14,22 @@ Point = Mapping[str, Any]  # the columns of what is drawn; `_method` is the id o
 HEIGHT = 18  # pixels per method
 
 
-def with_intervals(points: Sequence[Point], title: str, least: float = -math.inf) -> Any:
+def with_intervals(points: Sequence[Point], title: str) -> Any:
     """Draw a value with its interval for each method, below each other.
 
     Args:
         points: what is drawn, and what is shown when the pointer is above it.
         title: of the axis.
-        least: where the axis starts at the earliest; what is below is drawn at its edge.
     """
-    low = max(least, min(0, *(point["low"] for point in points)))
-    high = max(0, *(point["high"] for point in points))
-    scale = alt.Scale(domain=[low, high], clamp=True) if least > -math.inf else alt.Scale()
     base = chart(points)
     best = alt.EncodingSortField("value", op="max", order="descending")
     y = alt.Y("method:N", sort=best, title=None)
-    numbers = ("value", "low", "high", "tasks")
+    numbers = ("value", "low", "high")
     names = [name for name in points[0] if not name.startswith("_")]
     tooltip = [alt.Tooltip(f"{name}:{'Q' if name in numbers else 'N'}") for name in names]
     zero = base.mark_rule(strokeDash=[3, 3]).encode(x=alt.datum(0))
     lines = base.mark_rule(strokeWidth=2.5).encode(
-        x=alt.X("low:Q", title=title, scale=scale),
+        x=alt.X("low:Q", title=title),
         x2="high:Q",
         y=y,
         color=colours(points),

@@ -238,22 +238,6 @@ Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 RESAMPLES = 2000
 
 
-def closed_gap(
-    score: Mapping[int, float], baseline: Mapping[int, float], ceiling: float
-) -> dict[int, float]:
-    """Return the share of the privacy gap that a method closes, for each seed.
-
-    The gap is what the baseline loses to training without privacy: 0 is the baseline, 1 is no loss.
-
-    Args:
-        score: of the method by seed; higher is better, and −∞ where a run diverged.
-        baseline: of the baseline, by seed; the difference is taken seed by seed.
-        ceiling: the mean score without privacy.
-    """
-    gap = ceiling - float(np.mean(list(baseline.values())))
-    return {seed: value / gap for seed, value in paired_differences(score, baseline).items()}
-
-
 def interquartile_mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean of the middle half of scores of shape (…, n), along the last axis.
 

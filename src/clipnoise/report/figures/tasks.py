@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clipnoise.report.baseline import BASELINE, baseline_of, scored
 from clipnoise.report.figures import canvas
-from clipnoise.report.formats import Metric, budget, count, decimal
+from clipnoise.report.formats import Metric, budget, count
 from clipnoise.report.records import private_or_all, split
 from clipnoise.report.statistics import Scores, interquartile_interval
 
@@ -39,18 +39,8 @@ def rows_of(
     return canvas.grid(titled, COLUMNS, height=0.9 + 0.22 * len(every), sharey=True)
 
 
-def mean(
-    ax: Axes,
-    height: int,
-    series: canvas.Series,
-    scores: Scores,
-    metric: Metric,
-    lowest: float = -np.inf,
-) -> None:
-    """Draw the mean of scores and its interval.
-
-    A mean below the lowest value is written at the edge, too.
-    """
+def mean(ax: Axes, height: int, series: canvas.Series, scores: Scores, metric: Metric) -> None:
+    """Draw the interquartile mean of scores and its interval."""
     if not scores:
         return
     found = interquartile_interval(scores)
@@ -63,13 +53,7 @@ def mean(
     span = [metric.factor * end for end in (ends if len(ends) == 2 else [value, *ends])]
     look = series.style
     ax.plot(span, [height] * len(span), color=look.colour, linewidth=2.2)
-    x = metric.factor * value
-    canvas.dot(ax, x, height, look)
-    if x < lowest:
-        ax.annotate(
-            f"◂ {decimal(x, 0)}", (lowest, height), (3, 0), textcoords="offset points",
-            color=look.colour, fontsize=7, va="center",
-        )  # fmt: skip
+    canvas.dot(ax, metric.factor * value, height, look)
 
 
 def named(
