@@ -323,7 +323,7 @@ def _who(found: LeagueFindings) -> ListBlock:
     return ListBlock(
         title="Who can be the best",
         caption="The highest mean comes first. A method that is not excluded is not shown to be "
-        "as good as the best.",
+        "as good as the best; its mean can be below that of one that is, if it varies more.",
         heads=("task", "ε", "can be the best", "shown not to be"),
         rows=rows,
         numbers=0,
