@@ -388,6 +388,14 @@ def test_six_confirmed_tasks_are_enough_for_an_answer(six: LeagueFindings) -> No
     assert said.endswith(f"at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]}).")
 
 
+def test_a_page_on_which_nothing_is_told_apart_says_so_once(tmp_path: Path) -> None:
+    findings = found(tmp_path, adult=confirmed({"disk": 0.7, "dp-sgd": 0.7}))
+    page = league_page(findings, {"adult": "Adult"})
+    assert "In none of them is a method shown not to be the best." in page
+    assert "left as the best" not in page
+    assert "Of 48 confirmed runs none collapsed." in page
+
+
 def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:
     worse = {"disk": 0.65, "dp-lion": 0.6, "dp-sgd": 0.7}
     tasks = {f"task{n}": confirmed(worse, seed=n, searches=8, examples=200) for n in range(6)}

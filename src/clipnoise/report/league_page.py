@@ -276,25 +276,33 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
         "intervals that are called together, hold over all of them at one level of 5%. With more "
         "tasks they ask for more."
     )
-    out = best[~best["can_be_best"]]
-    left = best[best["can_be_best"]].groupby(["task", "epsilon"], sort=False)
     base = found.track.called
-    without = [_place(row) for _, row in where(out, method=found.track.baseline).iterrows()]
-    some = len(out.drop_duplicates(["task", "epsilon"]))
-    yield (
-        f"Some method is shown not to be the best in {some or 'none'} of them, and {base} in "
-        f"{len(without) or 'none'}" + (f": {listing(without)}." if without else ".")
-    )
-    alone = [rows.iloc[0] for _, rows in left if len(rows) == 1]
-    names = [f"{row['method']} on {_place(row)}" for row in alone]
-    yield f"A single method is left as the best in {len(alone) or 'none'}" + (
-        f": {listing(names)}." if names else "."
-    )
+    yield from _excluded(best, base, found.track.baseline)
     above = found.gains[found.gains["all_low"] > 0].sort_values("gain", ascending=False)
     below = found.gains[found.gains["all_high"] < 0].sort_values("gain")
     yield _gains(f"Shown to be better than {base}, by intervals that hold together", above)
     yield _gains("Shown to be worse", below)
     yield f"Of {best['runs'].sum():,} confirmed runs {best['collapsed'].sum() or 'none'} collapsed."
+
+
+def _excluded(best: pd.DataFrame, called: str, baseline: str) -> Iterator[str]:
+    """Yield in how many settings some method, or all but one, are shown not to be the best."""
+    out = best[~best["can_be_best"]]
+    if out.empty:
+        yield "In none of them is a method shown not to be the best."
+        return
+    without = [_place(row) for _, row in where(out, method=baseline).iterrows()]
+    some = len(out.drop_duplicates(["task", "epsilon"]))
+    yield (
+        f"Some method is shown not to be the best in {some} of them, and {called} in "
+        f"{len(without) or 'none'}" + (f": {listing(without)}." if without else ".")
+    )
+    left = best[best["can_be_best"]].groupby(["task", "epsilon"], sort=False)
+    alone = [rows.iloc[0] for _, rows in left if len(rows) == 1]
+    names = [f"{row['method']} on {_place(row)}" for row in alone]
+    yield f"A single method is left as the best in {len(alone) or 'none'}" + (
+        f": {listing(names)}." if names else "."
+    )
 
 
 def _gains(words: str, rows: pd.DataFrame) -> str:
