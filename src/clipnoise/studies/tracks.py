@@ -14,7 +14,7 @@ from clipnoise.studies.file import Panel
 PLAIN = "no public data"  # what methods need of which nothing else is said, as `track` has it
 CYCLIC = ("cyclic", "cyclic-poisson")  # batches that go with correlated noise
 OTHERS = "Tasks with nothing of the kind are on [another page](../index.md)."
-OF_OTHERS = (
+TRAINED = (
     "[The protocol](../../../league.md#public-data-correlated-noise-and-users) says how they were "
     f"trained, and {{}}. {OTHERS}"
 )
@@ -66,14 +66,14 @@ PRETRAINED = Track(
 PUBLIC = Track(
     "public",
     "with public data",
-    OF_OTHERS.format("how many examples are public"),
+    TRAINED.format("how many examples are public"),
     place="public/",
     takes=(PLAIN, "public data", "side information"),
 )
 CORRELATED = Track(
     "correlated",
     "with correlated noise",
-    OF_OTHERS.format("with which noise"),
+    TRAINED.format("with which noise"),
     place="correlated/",
     baseline="dp-sgd banded",
     called="DP-SGD with banded noise",
@@ -81,7 +81,7 @@ CORRELATED = Track(
 USERS = Track(
     "users",
     "for users",
-    OF_OTHERS.format("who the users are"),
+    TRAINED.format("who the users are"),
     place="users/",
     baseline="dp-fedavg",
     called="DP-FedAvg",
