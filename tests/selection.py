@@ -6,8 +6,8 @@ costs, and of any other list one value of each kind. `.ci/run` makes every check
 - A test with several parametrizations runs in as few cases as hold every value of each.
 - The marker `quick(name=values)` leaves it only the cases whose parameter `name` is one of the
   values; at least one.
-- The marker `long` leaves out a test that takes ten seconds of a core, or of whose kind a cheaper
-  one stays.
+- The marker `long` leaves out a test that takes a second of a core, if a cheaper one of its kind
+  stays.
 - Of every file `make test` runs a test, but for those that are named below with the reason.
 """
 
@@ -20,11 +20,13 @@ from typing import Any
 import pytest
 
 ONLY_IN_FULL = {
+    "tests/contract/test_pretend_device.py": "trains with every method in a process of its own",
     "tests/contract/test_ranks.py": "groups of processes, each with torch",
     "tests/contract/test_torchrun.py": "groups of processes, each with torch",
     "tests/slurm/test_cluster.py": "a cluster of Slurm",
     "tests/slurm/test_processes_of_a_node.py": "a cluster of Slurm",
     "tests/slurm/test_several_nodes.py": "a cluster of Slurm",
+    "tests/unit/test_pytest_plugin.py": "runs pytest in a process of its own",
     "tests/unit/test_ranks_benchmark.py": "measures in processes of its own",
     "tests/unit/test_speed_benchmark.py": "measures in processes of its own",
     "tests/workflow/test_every_dataset.py": "trains on every dataset",
@@ -32,9 +34,11 @@ ONLY_IN_FULL = {
     "tests/workflow/test_league_task.py": "trains a screen and a confirmation",
     "tests/workflow/test_made_again.py": "runs a study several times",
     "tests/workflow/test_mlflow_pages.py": "a server of MLflow, and its pages",
+    "tests/workflow/test_published_page.py": "a browser, as test_site.py has one",
     "tests/workflow/test_store_faults.py": "servers of databases",
     "tests/workflow/test_team_server.py": "a server of MLflow with its database",
     "tests/workflow/test_two_processes.py": "groups of processes, each with torch",
+    "tests/workflow/test_unit_runs.py": "trains on users and nodes",
     "tests/workflow/test_wheel.py": "installs an environment",
 }
 KEPT = pytest.StashKey[dict[str, bool]]()

@@ -108,6 +108,7 @@ def test_adadps_pair_of_mnist_values_follows_from_one_number_of_epochs() -> None
         assert classic == pytest.approx(published, abs=0.051)
 
 
+@pytest.mark.long
 def test_rdp_agrees_with_opacus_where_its_fewer_orders_suffice() -> None:
     from opacus.accountants import RDPAccountant
 
@@ -180,6 +181,7 @@ def test_prv_refuses_a_grid_beyond_memory() -> None:
         bound("prv", 4.0, 0.001, 10**9, 1e-5)
 
 
+@pytest.mark.long
 def test_prv_stays_above_the_limit_of_many_steps() -> None:
     # Bu, Dong, Long, Su 2020: T steps tend to one Gaussian release with 1/σ = q√(T(e^{1/σ²} − 1)).
     q, sigma, steps = 0.001, 2.0, 200_000

@@ -319,7 +319,7 @@ def test_the_claim_of_an_own_loop_is_found() -> None:
     assert vars(claim) == {**vars(loops.claim()), "epsilon": claim.epsilon}
 
 
-@pytest.mark.quick(method=["dp-adambc"])
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["dp-sgd", "dp-adambc"])
 def test_an_own_loop_is_not_refuted(method: str) -> None:
     result = judged(from_private, own(method=method))

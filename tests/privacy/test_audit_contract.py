@@ -136,7 +136,7 @@ class Freezes(PrivateMethod):
         return -self.learning_rate * (g if s is None else s * g + self.drift * (1 - s))
 
 
-@pytest.mark.quick(own=[{}])  # the test above has others that are found out
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("own", "trains"),
     [
@@ -172,7 +172,7 @@ def test_every_method_has_moments_to_attack(name: str) -> None:
             assert clipping.clip_norm == declared
 
 
-@pytest.mark.quick(name=["dp-sgd"])
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["dp-sgd", "stp-adam", "dp-pmlf", "jme-adam"])
 def test_microbatches_keep_to_twice_the_clip_norm_and_use_it(name: str) -> None:
     audited = subject(name, microbatches=MicroBatches(2))
@@ -181,6 +181,7 @@ def test_microbatches_keep_to_twice_the_clip_norm_and_use_it(name: str) -> None:
     assert 0.7 < result.measured.joint <= 1 + 1e-6
 
 
+@pytest.mark.long
 def test_microbatches_accounted_as_published_break_the_contract() -> None:
     audited = subject("dp-sgd", microbatches=MicroBatches(2, "as-published"))
     result = check_contract(audited, attacked=(1,))

@@ -163,7 +163,7 @@ def test_re_accounting_exposes(name: str) -> None:
     assert claim().refuted
 
 
-@pytest.mark.quick(name=["clean-mean-in-update"])  # each of them takes seven seconds
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name, other in OTHERS if other == "empirical audit"])
 def test_the_empirical_audit_exposes(name: str, cache: Path) -> None:
     """At full participation, where the audit sees most, a small one is enough."""

@@ -32,7 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.quick(name=["dp-sgd", "dp-pmlf"])
+@pytest.mark.quick(name=["dp-sgd"])
 @pytest.mark.parametrize("name", ["dp-sgd", "stp-adam", "adadps-adam", "dp-pmlf", "ime-adam"])
 def test_honest_methods_are_not_refuted_but_the_canaries_are_seen(name: str, cache: Path) -> None:
     result = audit(subject(name), cache, QUICK)
@@ -45,7 +45,7 @@ def test_honest_methods_are_not_refuted_but_the_canaries_are_seen(name: str, cac
     assert result.p_value > 0.05
 
 
-@pytest.mark.quick(sampler=["cyclic-poisson"])
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("noise", "sampler"),
     [
@@ -67,7 +67,7 @@ def test_correlated_noise_is_whitened_before_scoring(
     assert result.bound.epsilon > 0.3
 
 
-@pytest.mark.quick(quiet=[1])
+@pytest.mark.long
 @pytest.mark.parametrize("quiet", [0, 1])
 def test_a_released_value_without_noise_is_seen_beside_one_that_has_some(
     quiet: int, cache: Path
@@ -95,6 +95,7 @@ def test_over_several_runs_canaries_are_in_all_places(
     assert all(len(one.unique()) == 640 for one in places)
 
 
+@pytest.mark.long
 def test_under_replacement_the_claim_is_nominal(cache: Path) -> None:
     result = audit(subject("jme-adam"), cache, QUICK)
     assert result.claim == "nominal"

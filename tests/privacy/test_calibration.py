@@ -333,6 +333,7 @@ def test_a_calibration_that_was_trusted_and_then_changed_is_refused() -> None:
         replace(found, noise_multiplier=0.9).check(target())
 
 
+@pytest.mark.quick(wanted=[1.0])
 @pytest.mark.parametrize(
     ("rate", "steps", "wanted"), [(0.0769, 195, 1.0), (0.0769, 195, 8.0), (0.01, 1000, 3.0)]
 )

@@ -71,6 +71,7 @@ def test_an_example_of_a_heavy_class_adds_at_most_the_clip_norm(tmp_path: Path) 
         assert alone.norm() <= 0.5 * (1 + 1e-6)
 
 
+@pytest.mark.long
 def test_weights_change_no_noise_and_stand_in_the_statement(tmp_path: Path) -> None:
     weighted, plain = spec(class_weights=WEIGHTS), spec()
     assert weighted.budget == plain.budget

@@ -86,6 +86,7 @@ SETTINGS = Settings(runs=10)
 EXPECTED_BATCH_SIZE = round(0.9 * (Digits().sizes()["train"] + SETTINGS.canaries))
 
 
+@pytest.mark.long
 def test_the_audit_refutes_an_error_feedback_that_counts_as_released(cache: Path) -> None:
     broken = subject("dp-sgd", form=ErrorFeedback(C, EXPECTED_BATCH_SIZE))
     found = audit(broken, cache, SETTINGS)

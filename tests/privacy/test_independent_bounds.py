@@ -135,6 +135,7 @@ def test_the_gaussian_and_its_inverse_are_exact_at_extremes() -> None:
 # Poisson sampling.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("block", "settings"), BLOCKS)
 def test_no_poisson_accountant_is_below_what_sampled_gaussians_cost(
     block: int, settings: int
@@ -174,6 +175,7 @@ def positive(weights: Mapping[float, float]) -> dict[float, float]:
     return {value: weight for value, weight in weights.items() if weight > 1e-30}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_truncated_poisson_is_not_below_what_truncated_batches_cost(settings: int) -> None:
     draw, answered = np.random.default_rng(20), 0
@@ -203,6 +205,7 @@ def test_truncated_poisson_is_not_below_what_truncated_batches_cost(settings: in
 # Batches of a fixed size, replacing an example.
 
 
+@pytest.mark.long
 def test_fixed_sizes_are_not_below_what_replacing_an_example_costs() -> None:
     """All others add 1, and so does the example or its replacement, which adds −1."""
     draw = np.random.default_rng(30)
@@ -233,6 +236,7 @@ def opposite(sigma: float, rate: float) -> Pair:
 # Nodes of a graph.
 
 
+@pytest.mark.long
 def test_nodes_are_not_below_what_random_numbers_of_moved_gradients_cost() -> None:
     """ρ of K + 1 gradients are drawn, and all turn around together, as the sensitivity allows."""
     draw = np.random.default_rng(40)
@@ -272,6 +276,7 @@ def pattern_sensitivity(matrix: np.ndarray, steps: list[int], draw: Draw) -> flo
     return float(np.linalg.norm(matrix[:, steps] @ signs.T, axis=0).max())
 
 
+@pytest.mark.long
 def test_examples_that_take_turns_cost_what_they_move_through_correlated_noise() -> None:
     draw = np.random.default_rng(50)
     for number in range(100):
@@ -357,6 +362,7 @@ def allocation(sigma: float, steps: int) -> Pair:
     return Pair(np.log(p[seen]), np.log(p[seen]) - np.log(q[seen]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_random_allocation_costs_what_the_sums_of_likelihood_ratios_show(settings: int) -> None:
     draw = np.random.default_rng(61)
@@ -400,6 +406,7 @@ def turns(moved: np.ndarray, sigma: float, chances: np.ndarray | None = None) ->
     return Pair(log_p, log_p - log_q)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_turns_that_are_drawn_cost_what_they_move_through_correlated_noise(settings: int) -> None:
     draw = np.random.default_rng(62)
@@ -428,6 +435,7 @@ def test_turns_that_are_drawn_cost_what_they_move_through_correlated_noise(setti
             assert found <= 1.05 * least + 0.02, (found, least, noise, groups, steps, sigma, delta)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_waiting_between_turns_costs_what_all_patterns_show(settings: int) -> None:
     """Three rows are released; with two bands, no example takes part in the last one."""
@@ -490,6 +498,7 @@ def best_of(pair: Pair, rate: float) -> Pair:
     return Pair(results[0], results[0] - results[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_best_of_a_poisson_number_of_runs_costs_no_more_than_is_charged(settings: int) -> None:
     draw = np.random.default_rng(80)
@@ -507,6 +516,7 @@ def test_the_best_of_a_poisson_number_of_runs_costs_no_more_than_is_charged(sett
         assert found <= 15 * least + 60 / (1 + sigma), (found, least, sigma, rate, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_several_runs_together_cost_no_more_than_is_charged(settings: int) -> None:
     draw = np.random.default_rng(90)
@@ -636,6 +646,7 @@ def test_more_affected_nodes_than_nodes_are_refused() -> None:
         )
 
 
+@pytest.mark.long
 def test_pld_leaves_room_for_the_rounding_of_its_convolutions() -> None:
     """Without it, PLD gives 9.8597 here, and 9.8317 if it keeps more of the tails."""
     values: dict[str, Any] = {"noise_multiplier": 0.44409545441907566, "steps": 986_632}

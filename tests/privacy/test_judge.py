@@ -118,6 +118,7 @@ def test_a_method_may_be_named_and_an_unknown_name_has_a_nearest_one(
     assert "Name one with --method" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_what_a_step_costs_is_relative_to_a_method_that_protects_the_same(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

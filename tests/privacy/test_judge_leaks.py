@@ -19,7 +19,7 @@ TEMPLATE = Path(__file__).parents[2] / "reports" / "templates" / "audit.typ"
 IN_FULL = ("a tenth of the noise for some B", "the clean mean after 600 steps")
 
 
-@pytest.mark.quick(name=["the last run's clean mean"])
+@pytest.mark.long
 @pytest.mark.parametrize("name", judged_leaks.PLANTED)
 def test_a_planted_leak_is_refuted_by_what_the_file_does(
     name: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 FILE = Path(leaks.__file__)
 
 
+@pytest.mark.long
 def test_mypy_refuses_every_leak_and_nothing_else() -> None:
     lines = FILE.read_text().splitlines()
     marked = {number for number, line in enumerate(lines, 1) if line.endswith("# leak")}

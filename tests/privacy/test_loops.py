@@ -72,6 +72,7 @@ def test_ranks_and_changes_of_low_rank_without_a_mistake_are_not_refuted(loop: t
     assert not judged(loop(), claim()).refuted_by
 
 
+@pytest.mark.long
 def test_few_examples_for_each_step_are_not_refuted_where_empty_batches_release_noise() -> None:
     class Few(loops.SkipsEmptyBatches):
         def batches(self, n: int) -> Iterator[list[int]]:
@@ -120,7 +121,7 @@ def test_an_honest_loop_is_not_refuted_with_any_noise(loop: type[Plain]) -> None
     assert not any(found)
 
 
-@pytest.mark.quick(mode=["ghost"])  # test_adapters.py has hooks
+@pytest.mark.long
 @pytest.mark.parametrize("mode", opacus_loops.HONEST)
 def test_opacus_as_documented_is_not_refuted(mode: str) -> None:
     result = judged(opacus_loops.HONEST[mode], claim())

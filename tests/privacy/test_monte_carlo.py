@@ -152,6 +152,7 @@ def test_the_profile_is_not_below_what_quadrature_finds_and_agrees_with_epsilon(
     assert given.gaussian("monte-carlo", sigma) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sigma", "groups"), [(1.0, 2), *(pytest.param(s, 4, marks=pytest.mark.long) for s in (1, 3))]
 )
@@ -238,6 +239,7 @@ def asked(**values: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_calibration_meets_its_target() -> None:
     budget = flat_budget(
         epsilon=2.0, delta=1e-3, accountant="monte-carlo", sampler="balls-in-bins",
@@ -262,6 +264,7 @@ def test_the_options_of_a_budget_describe_its_noise(tmp_path: Path) -> None:
     assert read_calibration(path).budget == budget
 
 
+@pytest.mark.long
 def test_the_statement_says_what_was_verified_by_draws() -> None:
     of = asked(noise=BufferedNoise(buffers=2))
     assert (claim(of), of.adjacency) == ("guarantee", "add-remove")

@@ -121,6 +121,7 @@ def test_the_end_of_the_tail_costs_no_more_than_a_thousandth_of_delta(study: Any
     assert impossible(REACH, study) < 1e-3 * study[-1]
 
 
+@pytest.mark.long
 def test_the_tail_of_torch_alone_would_cost_more_than_delta() -> None:
     assert max(impossible(PLAIN_REACH, study) / study[-1] for study in STUDIES) > 1000
 

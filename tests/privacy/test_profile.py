@@ -39,6 +39,7 @@ COVERED: list[tuple[AccountantName, dict[str, Any]]] = [
     ("rdp-replace", {"sampling_rate": 0.05, "steps": 100, "examples": 1000}),
     ("pld", {"sampling_rate": 0.05, "steps": 100, "truncation_probability": 1e-12}),
 ]
+QUICK = ["pld", "prv", "rdp", "per-epoch", "rdp-replace"]  # the others take seconds
 DRAWN: dict[str, Any] = {
     "sampling_rate": 1.0,
     "groups": 4,
@@ -164,6 +165,7 @@ def test_every_accountant_has_a_case() -> None:
     assert {name for name, _ in COVERED} | {"monte-carlo"} == {*ACCOUNTANTS}
 
 
+@pytest.mark.quick(accountant=QUICK)
 @pytest.mark.parametrize(("accountant", "takes_part"), [*COVERED, ("monte-carlo", DRAWN)])
 @pytest.mark.parametrize(("sigma", "delta"), [(0.9, 3e-5), (3.0, 1e-5), (9.0, 1e-3)])
 def test_no_bound_of_a_profile_contradicts_the_epsilon_that_is_stated(
@@ -185,6 +187,7 @@ def test_no_bound_of_a_profile_contradicts_the_epsilon_that_is_stated(
     assert deltas == sorted(deltas, reverse=True)
 
 
+@pytest.mark.quick(accountant=QUICK)
 @pytest.mark.parametrize(("accountant", "takes_part"), COVERED)
 def test_the_curve_of_a_profile_alone_is_close_to_the_epsilon_at_any_delta(
     accountant: AccountantName, takes_part: dict[str, Any]

@@ -61,6 +61,7 @@ def test_batch_size_varies_as_the_binomial() -> None:
     assert abs(float(sizes.var()) / variance - 1) < 6 * math.sqrt(2 / 5_000)
 
 
+@pytest.mark.long
 def test_rare_rates_are_met_without_the_grid_of_float32() -> None:
     # 0.15 examples are expected. float32 uniforms are exactly 0 with probability 6e-8: 9 examples.
     stream = sampler(1_000_000, 1e-9)

@@ -191,6 +191,7 @@ def test_more_trials_cost_more_but_far_less_than_publishing_all(law: Any) -> Non
     assert costs[0] < costs[-1] < 0.7 * single(steps=50 * RUN[2])
 
 
+@pytest.mark.long
 def test_a_run_after_the_search_costs_more_and_a_larger_delta_less() -> None:
     trials = DrawnTrials(mean=5)
     alone = selected_epsilon(trials, RUN, delta=DELTA)
@@ -212,6 +213,7 @@ def test_a_law_that_is_none_is_refused(values: dict[str, Any], said: str) -> Non
         parse(DrawnTrials, values)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trials", "target", "rate", "steps"),
     [(LAWS[0], 0.5, 0.1, 40), pytest.param(LAWS[4], 2.0, 0.5, 9, marks=pytest.mark.long)],
@@ -234,6 +236,7 @@ def test_calibrated_noise_meets_the_target_with_the_choice_and_not_much_more(
         too_little.verify()
 
 
+@pytest.mark.long
 def test_the_options_of_a_budget_with_a_choice_describe_it(tmp_path: Path) -> None:
     law = DrawnTrials(mean=3, shape=0)
     values: dict[str, Any] = {"delta": 1e-5, "sampling_rate": 0.5, "steps": 2, "trials": law}

@@ -103,6 +103,7 @@ def test_two_steps_cost_at_least_what_quadrature_finds(sigma: float, rate: float
         assert divergence(present, absent, 0.9 * found - 0.01) > delta
 
 
+@pytest.mark.quick(bands=[3, 4])
 @pytest.mark.parametrize(("bands", "rate"), [(1, 0.15), (3, 0.2), (4, 0.6)])
 def test_plain_draws_of_whole_runs_agree(bands: int, rate: float) -> None:
     steps, sigma, draws = 12, 2.0, 100_000
@@ -135,6 +136,7 @@ def test_an_example_may_wait_for_longer_than_the_noise_has_bands(noise: NoiseCor
     assert long < spent(2, steps, rate, sigma, 1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rate", [0.02, 0.2])
 def test_one_band_costs_what_poisson_sampling_does(rate: float) -> None:
     poisson = Participation(sampling_rate=rate, steps=50)
@@ -142,6 +144,7 @@ def test_one_band_costs_what_poisson_sampling_does(rate: float) -> None:
     assert 0.999 * exact < spent(1, 50, rate, 1.5, 1e-5) < 1.02 * exact
 
 
+@pytest.mark.long
 def test_nearly_certain_participation_is_close_to_balls_in_bins() -> None:
     noise = noise_of(3)
     bins = Participation(groups=3, sampling_rate=1.0, steps=30, noise=noise)
@@ -149,6 +152,7 @@ def test_nearly_certain_participation_is_close_to_balls_in_bins() -> None:
     assert spent(3, 30, 1 - 1e-9, 4.0, 1e-4) == pytest.approx(drawn, rel=0.1)
 
 
+@pytest.mark.long
 def test_it_costs_less_than_drawing_within_fixed_groups() -> None:
     bands, steps, rate, sigma = 4, 60, 0.1, 1.0
     apart = rate / (1 - (bands - 1) * rate)
@@ -157,6 +161,7 @@ def test_it_costs_less_than_drawing_within_fixed_groups() -> None:
     assert spent(bands, steps, apart, sigma, 1e-5) < 0.95 * fixed
 
 
+@pytest.mark.long
 def test_weights_stay_within_their_bound_and_do_not_change_the_mean() -> None:
     of, value, found = mixture(3, 15, 0.2, 1.0), 0.5, []
     for k in (1, 2, 3, 4):
@@ -204,6 +209,7 @@ def test_quantiles_that_are_equal_give_no_tail() -> None:
     assert not list(_tails(np.zeros(20_000), 5.0))
 
 
+@pytest.mark.long
 def test_no_number_is_made_of_a_tiny_delta() -> None:
     values = [spent(2, 4, 0.2, 1.0, delta) for delta in (1e-5, 1e-100, 1e-300)]
     assert values == sorted(values)
@@ -216,12 +222,14 @@ def test_the_bound_errs_seldom() -> None:
     assert misled(mixture(3, 15, 0.2, 1.0).tilted(2), 0.5, size=128) <= 80
 
 
+@pytest.mark.long
 def test_epsilon_grows_with_the_steps_that_are_released() -> None:
     values = [spent(4, 24, 0.3, 2.0, 1e-4, t) for t in (0, 3, 6, 12, 24)]
     assert values[0] == 0
     assert values == sorted(values)
 
 
+@pytest.mark.long
 def test_the_profile_agrees_with_epsilon() -> None:
     given = Participation(groups=3, sampling_rate=0.2, steps=20, noise=noise_of(3))
     epsilons = np.array([0.0, 1.0, 2.0, 4.0])
@@ -238,6 +246,7 @@ def asked(bands: int, **values: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_calibration_meets_its_target() -> None:
     of = asked(3)
     assert (claim(of), of.adjacency) == ("guarantee", "add-remove")

@@ -112,6 +112,7 @@ def test_banded_noise_over_2000_steps_has_the_published_advantage() -> None:
     assert ratio == pytest.approx(0.134466, abs=1e-6)
 
 
+@pytest.mark.long
 @settings(max_examples=30)
 @given(
     steps=st.integers(2, 40),
@@ -323,6 +324,7 @@ def test_few_buffers_come_close_to_the_best_toeplitz_strategy(steps: int, groups
         assert best <= errors[-1] * (1 + 1e-9) <= best * 1.001
 
 
+@pytest.mark.long
 @settings(max_examples=20)
 @given(buffers=st.integers(1, 3), seed=st.integers(0, 2**31), groups=st.sampled_from([5, 30]))
 def test_no_nearby_buffered_strategy_has_less_error(buffers: int, seed: int, groups: int) -> None:

@@ -45,6 +45,7 @@ def write(name: str = "mine.zip") -> Path:
     return Path(name)
 
 
+@pytest.mark.long
 def test_an_archive_holds_what_is_needed_to_read_and_to_repeat(trained: Path) -> None:
     with zipfile.ZipFile(write()) as file:
         names = set(file.namelist())
@@ -128,6 +129,7 @@ def test_what_is_no_archive_is_named(data: bytes, tmp_path: Path) -> None:
         unpack(path, tmp_path / "out")
 
 
+@pytest.mark.long
 def test_plug_ins_are_part_of_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -205,6 +205,7 @@ def randomised_response(epsilon: float, m: int, seed: int) -> tuple[np.ndarray, 
     return np.where(honest, coins, ~coins) + 0.01 * draw.random(m), coins
 
 
+@pytest.mark.long
 def test_randomised_response_is_bounded_closely_and_seldom_too_high() -> None:
     bounds = [
         Guesses.by(*randomised_response(1.5, 400, seed), shares=(1.0,)).epsilon_at_least(0.0)

@@ -239,6 +239,7 @@ report: []
 """
 
 
+@pytest.mark.long
 def test_a_locale_without_greek_is_no_fault(tmp_path: Path) -> None:
     """Files are read as ASCII unless the program says otherwise, and output is strict."""
     (tmp_path / "config.yaml").write_text("studies: [mine.yaml]\n", encoding="utf-8")

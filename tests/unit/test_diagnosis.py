@@ -85,6 +85,7 @@ def parameters(run: RunSpec, cache: Path, sigma: float | None = None) -> Any:
     return begun.theta
 
 
+@pytest.mark.long
 def test_without_clipping_and_noise_a_private_method_takes_the_steps_of_its_plain_one(
     cache: Path,
 ) -> None:

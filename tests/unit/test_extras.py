@@ -109,6 +109,7 @@ def test_the_library_itself_needs_few_packages() -> None:
     assert len(PROJECT["dependencies"]) <= 12
 
 
+@pytest.mark.long
 def test_every_import_is_of_a_package_that_is_asked_for() -> None:
     extras = PROJECT["optional-dependencies"]
     used = {name for extra in extras if extra != "dev" for name in names(extras[extra])}
@@ -116,6 +117,7 @@ def test_every_import_is_of_a_package_that_is_asked_for() -> None:
     assert not [place for module, place in imports() if package_of(module) not in asked]
 
 
+@pytest.mark.long
 def test_training_in_a_loop_of_ones_own_needs_no_extra(tmp_path: Path) -> None:
     core = installed_with(names(PROJECT["dependencies"]))
     carried = packages_distributions().items()

@@ -104,6 +104,7 @@ def test_a_calibration_of_another_budget_is_refused(
 # Memory.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "error",
     [
@@ -124,6 +125,7 @@ def test_what_does_not_fit_is_done_again_in_halves_from_its_beginning(error: Exc
     assert tried == [50, 25, 12, 6, 6]  # and not from 50 again
 
 
+@pytest.mark.long
 def test_other_faults_and_one_example_too_large_are_faults() -> None:
     def fail(batch: PhysicalBatch, error: Exception) -> None:
         for attempt in batch.attempts():
@@ -213,6 +215,7 @@ sys.exit(main(words))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the address space")
 def test_a_run_that_gets_no_memory_says_so_and_leaves_no_result(
     cache: Path, tmp_path: Path

@@ -55,6 +55,7 @@ def planned(name: str, panel: Any, method: str) -> set[str]:
     return {spec.hash for spec in specs if spec.method.id == method}
 
 
+@pytest.mark.long
 def test_a_method_of_the_league_enters_with_the_runs_that_the_league_has_of_it(
     lite: Study,
 ) -> None:
@@ -194,6 +195,7 @@ def of_a_run(values: dict[str, Any]) -> dict[str, Any]:
     return {name: one for name, one in values.items() if name in RUN_COLUMNS}
 
 
+@pytest.mark.long
 def test_a_task_of_the_league_is_entered_as_it_is_confirmed() -> None:
     for name, searches in (("digits", 12), ("digits-correlated", 12)):
         task = confirmation(load_study(STUDIES / "league" / f"{name}.yaml"))

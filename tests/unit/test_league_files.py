@@ -70,6 +70,7 @@ def test_only_guarantees_are_screened_and_a_diverged_run_is_the_worst(tmp_path: 
     assert found == [("dp-sgd", 3, 0.6), ("disk", 3, 0.0)]
 
 
+@pytest.mark.long
 def test_a_task_with_missing_runs_is_not_published(tmp_path: Path) -> None:
     study = load_study(STUDIES / "league" / "german-credit.yaml")
     said = r"runs \d+ are missing and 0 were trained by other code. Run: snakemake .*german-credit"

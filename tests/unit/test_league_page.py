@@ -320,6 +320,7 @@ def test_a_track_of_two_tasks_is_not_under_way_for_ever(tmp_path: Path) -> None:
     assert answer(findings, {"adult": "", "digits": ""}) == TOO_FEW
 
 
+@pytest.mark.long
 def test_the_same_files_give_the_same_page_and_pdf(tmp_path: Path) -> None:
     level = {**BETTER, "sgd": 0.9, "adam": 0.88}
     tasks = {task: confirmed(level, seed=n) for n, task in enumerate(("adult", "digits"))}
@@ -404,6 +405,7 @@ def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:
     assert said.endswith("for each gain alone, for no method at any ε.")
 
 
+@pytest.mark.long
 def test_the_readme_has_the_answer_of_the_published_files() -> None:
     findings = by_track(read_league(ROOT / FOLDER))[PRIVATE]
     said = answer(findings, titles(tasks_of(TASKS)[PRIVATE]))
@@ -413,6 +415,7 @@ def test_the_readme_has_the_answer_of_the_published_files() -> None:
     assert f"]({FOLDER}/over-tasks.png)" in readme
 
 
+@pytest.mark.long
 def test_the_pages_in_the_documentation_are_those_that_are_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

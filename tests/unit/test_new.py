@@ -43,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_tests_of_new_files_pass(folder: Path) -> None:
     written = {path.name for path in folder.iterdir()}
     assert {"my-study.yaml", "my_net.py", "test_my_net.py", "conftest.py"} <= written

@@ -252,6 +252,7 @@ def in_python(code: str, path: Path, places: str = "") -> str:
     return subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
 
 
+@pytest.mark.long
 def test_a_package_is_named_by_its_dotted_name(tmp_path: Path) -> None:
     folder = tmp_path / "outer" / "inner" / "deep"
     folder.mkdir(parents=True)
@@ -280,12 +281,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_an_installed_package_is_found_by_its_entry_point(installed: Path) -> None:
     code = "import sys; from clipnoise.cli import main; sys.exit(main(['methods']))"
     assert "my-dp-lion " in in_python(code, installed)
     assert "my-dp-lion " not in in_python(code, installed.parent)
 
 
+@pytest.mark.long
 def test_the_method_of_an_installed_package_trains_and_counts_in_the_fingerprint(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -356,6 +359,7 @@ def fingerprint(folder: Path) -> str:
     return subprocess.check_output(words, env=environment, text=True)
 
 
+@pytest.mark.long
 def test_the_fingerprint_covers_the_file_and_what_it_imports_from_the_folder(folder: Path) -> None:
     (folder / "helpers.py").write_text("def half(x: float) -> float:\n    return x / 2\n")
     (folder / "other.py").write_text("")
@@ -460,6 +464,7 @@ def test_an_edit_that_keeps_size_and_time_of_a_file_is_imported(folder: Path) ->
     assert found == [1.0, 3.0]
 
 
+@pytest.mark.long
 def test_the_fingerprint_is_that_of_the_code_that_was_imported(folder: Path) -> None:
     """A file that is edited while a run trains has no part in that run."""
     text = method("Mine", *GOOD)
@@ -484,6 +489,7 @@ OWN_FILES = (
 )
 
 
+@pytest.mark.long
 def test_the_users_files_behind_a_run_are_named_with_their_digests(folder: Path) -> None:
     (folder / "helper.py").write_text(FACTOR.format(1.0))
     (folder / "other.py").write_text("")

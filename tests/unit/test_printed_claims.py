@@ -43,6 +43,7 @@ def judged() -> Iterator[tuple[PlacedClaim, Printed, pd.DataFrame]]:
                 yield placed, paper, frame
 
 
+@pytest.mark.long
 def test_the_numbers_of_a_paper_contradict_only_the_claims_that_say_so() -> None:
     wrong = [
         f"{placed.claim.text} {paper.say()}"
@@ -52,6 +53,7 @@ def test_the_numbers_of_a_paper_contradict_only_the_claims_that_say_so() -> None
     assert not wrong
 
 
+@pytest.mark.long
 def test_no_claim_says_that_it_is_contradicted_where_nothing_is_printed() -> None:
     for name in names_below(STUDIES, "*/*.yaml"):
         claims, frame = printed(name)

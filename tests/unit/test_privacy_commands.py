@@ -86,6 +86,7 @@ def test_account_gives_everything_as_json(capsys: Output) -> None:
     assert "cannot bound" in json.loads(capsys.readouterr().out)["pld"]["unavailable"]
 
 
+@pytest.mark.long
 def test_account_shows_epsilon_with_and_without_the_choice_among_trials(capsys: Output) -> None:
     law, run = DrawnTrials(law="poisson", mean=4), (4.0, 0.05, 100)
     chosen = selected_epsilon(law, run, then=run, delta=1e-5)

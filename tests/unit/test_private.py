@@ -81,7 +81,7 @@ def quickstart_run(model: str, method: str) -> RunSpec:
     )
 
 
-@pytest.mark.quick(method=["sgd", "dp-adambc"])
+@pytest.mark.quick(model=["logistic"], method=["sgd", "dp-adambc"])
 @pytest.mark.parametrize(
     ("model", "method"),
     [("logistic", name) for name in ("sgd", "dp-sgd", "dp-adam", "dp-adambc", "stp-adam")]
@@ -136,10 +136,12 @@ def test_what_epsilon_depends_on_is_stated_by_nothing_but_the_settings() -> None
     assert training.statement.epsilon == calibrate(made.budget(asked, None)).epsilon
 
 
+@pytest.mark.long
 def test_the_example_of_the_docstring_works() -> None:
     assert doctest.testmod(private).failed == 0
 
 
+@pytest.mark.long
 def test_importing_the_package_loads_nothing_heavy() -> None:
     script = "import clipnoise, sys; assert 'torch' not in sys.modules; clipnoise.private"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
@@ -170,6 +172,7 @@ def test_a_method_of_the_script_itself_is_trained_with(tmp_path: Path) -> None:
 # Privacy
 
 
+@pytest.mark.long
 def test_iterators_together_take_no_more_steps_than_the_budget_is_for() -> None:
     training = start()
     first, second = iter(training), iter(training)
@@ -264,7 +267,7 @@ RESUMED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.quick(changes=RESUMED[1:2])
+@pytest.mark.long
 @pytest.mark.parametrize("changes", RESUMED, ids=lambda changes: str(next(iter(changes.values()))))
 def test_a_resumed_training_ends_bit_for_bit_like_one_that_never_stopped(
     changes: dict[str, Any], tmp_path: Path
@@ -312,6 +315,7 @@ def test_secrets_are_never_saved(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_another_training_saved_is_refused(tmp_path: Path) -> None:
     start(seed=1).save(tmp_path / "saved")
     for changes, named in (
@@ -359,6 +363,7 @@ def test_a_model_that_was_moved_is_noticed() -> None:
         next(iter(training))
 
 
+@pytest.mark.long
 def test_physical_batches_shrink_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = FactoredEngine.clipped_sum
 
@@ -662,8 +667,10 @@ def test_the_statement_is_plain_data_and_json(changes: dict[str, Any]) -> None:
     ("changes", "remarks"),
     [
         ({}, []),
-        ({"delta": None}, ["δ = 0.005 = 1/n (n = 200 examples)"]),
-        ({"delta": 0.5}, ["δ = 0.5 is above 1/n"]),
+        pytest.param(
+            {"delta": None}, ["δ = 0.005 = 1/n (n = 200 examples)"], marks=pytest.mark.long
+        ),
+        pytest.param({"delta": 0.5}, ["δ = 0.5 is above 1/n"], marks=pytest.mark.long),
         ({"epsilon": 50}, ["ε = 50"]),
         (
             {"epsilon": None, "noise_multiplier": 0.01, "accountant": "rdp"},

@@ -45,6 +45,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_result_says_where_its_public_examples_came_from(cache: Path) -> None:
     run = spec()
     target = run.budget

@@ -65,6 +65,7 @@ def test_csv_and_parquet_hold_the_same(published: Path) -> None:
     assert len(rows) == len(same)
 
 
+@pytest.mark.long
 def test_a_page_is_printed_again_from_the_parquet_file_with_all_but_times(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 TESTS = f"""
@@ -24,6 +26,7 @@ def test_mistaken(dp_audit):
 """
 
 
+@pytest.mark.long
 def test_a_refuted_loop_fails_its_test_with_the_reason_and_an_honest_one_passes(
     tmp_path: Path,
 ) -> None:

@@ -29,6 +29,7 @@ def published() -> dict[str, Published]:
     return {row.result: row for row in read_published(FILE)}
 
 
+@pytest.mark.quick(name=["QNLI, ε 3", "MNIST, k 2, ε 1"])
 @pytest.mark.parametrize("name", QUICK)
 def test_what_can_be_guaranteed_for_the_released_code(
     name: str, published: dict[str, Published]

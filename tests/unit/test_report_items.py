@@ -264,6 +264,7 @@ class RunCount(TableItem):
 '''
 
 
+@pytest.mark.long
 def test_a_users_kind_is_one_file_from_the_study_to_the_table(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "run_count.py").write_text(OWN)

@@ -81,6 +81,7 @@ def test_every_method_has_a_distinct_marker_and_line_for_grey_print():
     assert not shared
 
 
+@pytest.mark.long
 def test_methods_that_a_study_compares_differ_in_colour_while_colours_last():
     for name in names_below(STUDIES):
         for title, panel in find_study(name, STUDIES).panels.items():

@@ -98,6 +98,7 @@ def test_bias_norm_and_sorted_moments_have_the_look_of_the_method(tmp_path: Path
         assert to_hex(line.get_color()).upper() == style("dp-adambc").colour
 
 
+@pytest.mark.long
 def test_the_share_of_second_moments_below_phi_is_a_number(tmp_path: Path) -> None:
     """Of 0, 1e-7, 1e-6 and 1e-5, evenly spaced in rank, two thirds are below 1e-6."""
     free = diagnostics() | {"phi": 0.0}

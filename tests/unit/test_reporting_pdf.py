@@ -54,6 +54,7 @@ def full(tmp_path_factory) -> Path:
     return make(tmp_path_factory.mktemp("full"), quickstart())
 
 
+@pytest.mark.long
 def test_the_pdf_shows_exactly_the_numbers_of_the_tables(full):
     said = text(full)
     for panel in STUDY["panels"]:
@@ -89,6 +90,7 @@ def test_page_one_gives_the_verdict_with_the_examples_behind_it(full):
     assert "reports/quickstart/audit.pdf" in page.replace("\u200b", "")
 
 
+@pytest.mark.long
 def test_a_delta_of_one_over_n_has_a_remark(full, tmp_path):
     assert "198 runs at δ = 1/n or above" in text(full)
     rows = [{**row, "delta": 1e-5} if row.get("delta") else row for row in quickstart()]
@@ -100,6 +102,7 @@ def test_an_item_without_a_title_says_what_it_shows(tmp_path):
     assert "Figure 1 Curves: comparison" in text(make(tmp_path, quickstart(), study, figures=()))
 
 
+@pytest.mark.long
 def test_critical_differences_over_one_dataset_are_left_out(tmp_path):
     study = {**STUDY, "report": [{"kind": "critical-differences", "panels": "comparison"}]}
     rows = quickstart()
@@ -129,6 +132,7 @@ def test_the_pdf_carries_title_captions_provenance_and_outcome(full):
     assert PdfReader(full).metadata.title == STUDY["title"]
 
 
+@pytest.mark.long
 def test_the_pdf_names_training_code_plug_ins_and_data_by_their_digests(tmp_path):
     """A commit need not contain what a run was trained with."""
     known = {"data": "digits", "data_digest": "0123456789ab", "plugins": "mine/own.py cafe"}
@@ -167,6 +171,7 @@ def test_failed_runs_are_listed_with_seeds_and_reason(tmp_path):
     assert "0/6 runs" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", ["missing", "corrupt", "diverged"])
 def test_a_report_without_a_completed_run_builds(tmp_path, status):
     rows = changed(quickstart(), lambda row: True, status=status, reason="because")
@@ -215,6 +220,7 @@ def many_panels(status: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return rows, study
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", ["completed", "missing"])
 def test_the_report_of_a_table_with_many_panels_has_four_pages_at_most(tmp_path, status):
     rows, study = many_panels(status)
@@ -242,6 +248,7 @@ def test_a_long_list_of_methods_is_printed_once(tmp_path):
     assert said.count("method-0; method-1;") == 2
 
 
+@pytest.mark.long
 def test_a_figure_that_was_not_drawn_is_named(tmp_path):
     assert "This figure was not drawn." in text(make(tmp_path, quickstart(), figures=()))
 
@@ -280,6 +287,7 @@ def test_text_of_a_study_is_never_markup(tmp_path):
     assert said.count('#panic("x") *bold* _it_ $x^2$ `raw` @ref <tag>') >= 4
 
 
+@pytest.mark.long
 def test_the_same_input_gives_the_same_pdf(full, tmp_path):
     assert make(tmp_path, quickstart()).read_bytes() == full.read_bytes()
 
@@ -290,6 +298,7 @@ def test_tags_for_screen_readers_are_there_and_compressed(full):
     assert b"/StructElem" not in full.read_bytes(), "tags stand in compressed objects"
 
 
+@pytest.mark.long
 def test_commands_refuse_what_is_not_there_by_name(tmp_path, capsys):
     path, runs, curves = map(str, write_study(tmp_path, quickstart()))
     out = str(tmp_path / "x")
@@ -308,6 +317,7 @@ def test_commands_refuse_what_is_not_there_by_name(tmp_path, capsys):
     assert not Path(out).exists()
 
 
+@pytest.mark.long
 def test_reports_need_neither_torch_nor_mlflow(tmp_path):
     path, runs, curves = map(str, write_study(tmp_path, [run_row(seed=i) for i in (1, 2)]))
     common = ["--study", path, "--runs", runs]

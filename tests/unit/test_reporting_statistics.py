@@ -101,6 +101,7 @@ def test_a_method_must_be_worse_by_more_the_more_others_may_be_so_by_chance():
     assert alone.p_values["worse"] < crowd.p_values["worse"]
 
 
+@pytest.mark.long
 def test_one_of_equal_methods_is_called_worse_no_more_often_than_allowed():
     """A t-test of each beside the highest mean, Holm-corrected, does so in a quarter of cases."""
     rng, trials, methods = np.random.default_rng(2), 200, 36

@@ -188,6 +188,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_watermark_is_on_every_page(marked: Path) -> None:
     found = PdfReader(marked / "table1.pdf").pages
     assert len(found) > 1

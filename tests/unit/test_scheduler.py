@@ -233,6 +233,7 @@ def numbers(folder: Path) -> list[list[str]]:
     return [line.split(",")[:8] for line in (folder / "metrics.csv").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_a_warm_process_changes_no_result_and_a_finished_run_is_left_alone(tmp_path: Path) -> None:
     assert main(["data", "prepare", "digits", "--cache", str(tmp_path / "data")]) == 0
     alone = train(tmp_path, "alone", run(1), owner="")

@@ -79,6 +79,7 @@ def test_a_number_keeps_its_form_and_its_hash() -> None:
     assert spec().hash == "56e9d6ba9a9e"
 
 
+@pytest.mark.long
 def test_a_run_steps_at_the_rate_of_its_schedule(cache: Path) -> None:
     """Without momentum, the change of DP-SGD at the first step is in proportion to its rate."""
     plain, ours = (iterates(prepared(spec(m), cache)) for m in ({}, {"learning_rate": COSINE}))
@@ -336,6 +337,7 @@ def example_of_the_page() -> dict[str, Any]:
     return example
 
 
+@pytest.mark.long
 def test_the_example_of_the_page_trains_and_searches_as_it_says(
     cache: Path, tmp_path: Path
 ) -> None:

@@ -248,6 +248,7 @@ def test_a_judged_method_enters_the_tracks_that_take_it() -> None:
             entered(task, method)
 
 
+@pytest.mark.long
 def test_the_lite_league_is_part_of_the_confirmation_of_digits_and_can_exclude_nothing(
     tmp_path: Path,
 ) -> None:

@@ -34,6 +34,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     return {line[8:28].strip(): line[:8].strip() for line in said if line[:2] in ("ok", "FA")}
 
 
+@pytest.mark.long
 def test_every_check_passes_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selfcheck", "--device", "cpu"]) == 0
     found = lines(capsys)
@@ -51,6 +52,7 @@ def test_two_processes_train_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said.endswith(f"send {3 * 4 * parameters:,} bytes a step")  # the sum twice, the noise
 
 
+@pytest.mark.long
 def test_processes_that_end_elsewhere_fail_a_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +77,7 @@ def test_a_sum_that_is_too_long_fails_two_checks(
     assert found["resume"] == "ok"
 
 
+@pytest.mark.long
 def test_a_state_that_is_not_saved_whole_fails_the_check_of_resuming(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -209,6 +209,7 @@ class Items(Dataset[Any]):
         return tuple(part[i] for part in self.inputs), int(self.targets[i])
 
 
+@pytest.mark.long
 def test_what_a_tokenizer_returns_trains_a_model_of_transformers_as_it_comes() -> None:
     from transformers import BatchEncoding
 

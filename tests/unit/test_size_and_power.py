@@ -37,6 +37,7 @@ def within(rate: Rates) -> bool:
     return rate.wrong <= ALPHA + 3 * rate.error
 
 
+@pytest.mark.quick(test=[FLIPS])
 @pytest.mark.parametrize("runs", [UNEVEN, ALIKE], ids=["uneven", "alike"])
 @pytest.mark.parametrize("methods", [5, 13])
 @pytest.mark.parametrize("test", [FLIPS, POPULATION])
@@ -72,6 +73,7 @@ def test_tests_beside_the_highest_mean_are_wrong_too_often() -> None:
     assert rates(league, T_TESTS, 300).wrong > 0.15
 
 
+@pytest.mark.long
 def test_pairs_intervals_and_the_mixed_model_are_rarely_wrong() -> None:
     league = League(methods=5, tasks=6, budgets=1, searches=10)
     assert within(pairs_rate(league, 100))

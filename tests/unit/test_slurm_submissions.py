@@ -91,6 +91,7 @@ def lines(file: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
+@pytest.mark.long
 def test_without_accounting_a_controller_that_is_away_is_asked_again_and_the_user_told(
     folder: Path,
 ) -> None:
@@ -103,6 +104,7 @@ def test_without_accounting_a_controller_that_is_away_is_asked_again_and_the_use
     assert said.count("squeue answers again") == 1
 
 
+@pytest.mark.long
 def test_a_submission_beyond_a_limit_waits_and_costs_no_retry(folder: Path) -> None:
     refusals = [LIMIT] * 2
     refusals += ["sbatch: error: QOSMaxSubmitJobPerUserLimit"]
@@ -123,6 +125,7 @@ def test_any_other_refusal_fails_with_the_words_of_sbatch(folder: Path) -> None:
     assert said.count("invalid partition specified: mian") == 1
 
 
+@pytest.mark.long
 def test_a_submission_that_waits_ends_with_snakemake(folder: Path) -> None:
     workflow = start(folder, [LIMIT] * 9, seconds=1000)
     deadline = time.monotonic() + 60

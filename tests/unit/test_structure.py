@@ -178,6 +178,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert not imports
 
 
+@pytest.mark.long
 def test_no_two_classes_share_a_name() -> None:
     modules_by_class: dict[str, set[str]] = {}
     for name, path in MODULES.items():
@@ -229,6 +230,7 @@ for root in {packages}:
 """
 
 
+@pytest.mark.long
 def test_studies_and_reports_never_load_torch_or_mlflow() -> None:
     code = IMPORT_ALL.format(packages=["clipnoise.studies", "clipnoise.report", "clipnoise.papers"])
     assert not loaded_by(code) & {"torch", "mlflow", "opacus"}
@@ -239,6 +241,7 @@ def test_listing_the_plug_ins_loads_nothing_heavy() -> None:
     assert not loaded_by(code) & HEAVY
 
 
+@pytest.mark.long
 def test_planning_the_papers_loads_no_library_that_computes_or_draws() -> None:
     code = f"""
 from pathlib import Path
@@ -277,6 +280,7 @@ def build(*names):
 SMALL = ("logistic", "cnn-small", "cnn-5", "cnn-5-averaged", "autoencoder", "lstm")
 
 
+@pytest.mark.long
 def test_a_run_loads_only_the_libraries_that_its_model_is_built_with() -> None:
     libraries = {"timm", "transformers", "torchvision"}
     sets = (SMALL, ("vit", "resnet-18"), ("tiny-bert",))
@@ -363,6 +367,7 @@ def test_what_runs_wait_for_is_done_before_any_run(rule: str) -> None:
     assert "priority: 1000" in block
 
 
+@pytest.mark.long
 def test_text_is_utf_8_whatever_the_locale() -> None:
     """Python reads and writes text in the encoding of the locale unless it is told otherwise."""
     for path in sorted((ROOT / "src").rglob("*.py")):

@@ -299,6 +299,7 @@ def validate(name: str, values: Any) -> None:
     validators()[f"{name}.schema.json"].validate(values)
 
 
+@pytest.mark.long
 def test_the_command_writes_valid_schemas_of_a_moderate_size(tmp_path: Path) -> None:
     assert main(["schema", "--out", str(tmp_path)]) == 0
     texts = {path.name: path.read_text() for path in tmp_path.iterdir()}

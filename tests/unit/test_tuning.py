@@ -391,6 +391,7 @@ def test_a_trial_that_diverged_leaves_no_epsilon(tmp_path: Path) -> None:
     assert resolve(planned, lost).hash == planned.hash
 
 
+@pytest.mark.long
 def test_the_statement_of_a_run_has_epsilon_with_and_without_its_search(tmp_path: Path) -> None:
     study = load(tmp_path, DRAWN, models=["logistic"], epsilons=[1], seeds=[1])
     planned = study.runs[0].spec
@@ -411,6 +412,7 @@ def test_the_statement_of_a_run_has_epsilon_with_and_without_its_search(tmp_path
     assert math.isnan(epsilon_with_tuning(tune.charged, to_plain(without), choice()))
 
 
+@pytest.mark.long
 def test_an_included_choice_is_covered_by_the_target_of_every_run(tmp_path: Path) -> None:
     tune = {**DRAWN, "charge": "included"}
     study = load(tmp_path, tune, models=["logistic"], epsilons=[1], seeds=[1])
@@ -591,6 +593,7 @@ def test_a_scale_that_limits_batches_and_steps_limits_what_is_chosen(tmp_path: P
     ]
 
 
+@pytest.mark.long
 def test_a_run_is_trained_with_the_batches_that_were_chosen_at_the_epsilon_they_cost(
     tmp_path: Path,
 ) -> None:

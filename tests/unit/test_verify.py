@@ -72,6 +72,7 @@ def trained(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return summary.parent
 
 
+@pytest.mark.long
 def test_a_finished_run_is_repeated_bit_for_bit(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

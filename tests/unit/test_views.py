@@ -153,6 +153,7 @@ def test_one_view_is_the_sum_without_views(population: Examples) -> None:
     assert not logical_sum(first).any()
 
 
+@pytest.mark.long
 def test_the_audit_finds_that_views_keep_the_contract() -> None:
     def in_views(batch: LogicalBatch) -> Tensor:
         return logical_sum(replace(batch, views=VIEWS))

@@ -113,7 +113,7 @@ def write_models(weights: Path) -> None:
     save_file(tensors, weights / "timm" / "test_vit" / "model.safetensors")
 
 
-@pytest.mark.quick(page=[README, TUTORIAL])  # what a newcomer types
+@pytest.mark.quick(page=[README])  # what a newcomer types first
 @pytest.mark.parametrize("page", [one for one in PAGES if one != DAY], ids=lambda page: page.name)
 def test_the_commands_of_a_page_work_in_their_order(page: Path, checkout: Path) -> None:
     """Snakemake and make say what they would do; what they do is tested on small studies.
@@ -186,7 +186,7 @@ def described(block: str) -> Own:
 OWN_DATA = [block for block in blocks(ROOT / "docs" / "own.md", "yaml") if "id: own" in block]
 
 
-@pytest.mark.quick(block=OWN_DATA[:2])
+@pytest.mark.long
 @pytest.mark.parametrize("block", OWN_DATA, ids=lambda block: described(block).name)
 def test_own_data_are_described_as_the_page_says_planned_prepared_and_loaded(
     block: str, checkout: Path
@@ -280,7 +280,7 @@ def test_named_models_are_described_as_the_page_says_and_built(checkout: Path) -
         parse(model_class(model["id"]), options).build(signature, checkout / "weights")
 
 
-@pytest.mark.quick(page=[ROOT / "docs" / "own.md"])
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     for block in blocks(page, "python"):
@@ -319,6 +319,7 @@ def test_the_page_on_own_loops_shows_the_times_that_were_measured() -> None:
     assert table in (ROOT / "docs" / "own-loop.md").read_text()
 
 
+@pytest.mark.long
 def test_the_complete_method_of_the_documentation_is_one_short_file_that_passes_every_contract(
     tmp_path: Path,
 ) -> None:

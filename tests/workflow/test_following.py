@@ -49,6 +49,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, *words: str | Path, between: list[St
     return main(["mlflow-sync", "--follow", *map(str, words)])
 
 
+@pytest.mark.long
 def test_who_follows_sees_curves_grow_and_runs_end(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

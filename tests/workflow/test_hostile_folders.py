@@ -131,6 +131,7 @@ def received(command: str, folder: Path, recorder: Path) -> list[str]:
     return list(json.loads(record.read_text()))
 
 
+@pytest.mark.long
 def test_the_command_of_every_rule_gets_each_path_as_one_word(
     checkout: Path, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     return found
 
 
+@pytest.mark.long
 def test_the_second_to_start_in_a_folder_gets_one_clear_message(shared: Shared) -> None:
     code, said = shared.refused
     assert code == 1
@@ -109,6 +110,7 @@ def test_the_second_to_start_in_a_folder_gets_one_clear_message(shared: Shared) 
     assert shared.first == 0
 
 
+@pytest.mark.long
 def test_a_study_edited_under_its_run_loses_nothing_and_mixes_nothing(shared: Shared) -> None:
     """The first ends what it began; the table knows the edited study, and says what it lacks."""
     assert [row["status"] for row in shared.between] == ["missing"]
@@ -129,6 +131,7 @@ def test_a_queued_job_whose_runs_are_no_longer_planned_says_so(tmp_path: Path) -
         Plan.from_values(config, tmp_path).run(run.spec.hash)
 
 
+@pytest.mark.long
 def test_clocks_that_differ_by_hours_train_nothing_again(shared: Shared, tmp_path: Path) -> None:
     """What was made first, on a node whose clock is ahead, looks newer than what came of it."""
     folder = tmp_path / "copy"
@@ -140,6 +143,7 @@ def test_clocks_that_differ_by_hours_train_nothing_again(shared: Shared, tmp_pat
     assert planned(snakemake(folder, "-n", TABLE)) == {}
 
 
+@pytest.mark.long
 def test_a_damaged_result_is_reported_and_made_again(
     shared: Shared, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +164,7 @@ def test_a_damaged_result_is_reported_and_made_again(
     assert planned(snakemake(folder, "-n", TABLE)) == {"train": 1, "collect": 1}
 
 
+@pytest.mark.long
 def test_after_a_clock_was_set_back_jobs_run_and_no_result_is_lost(
     shared: Shared, tmp_path: Path
 ) -> None:
@@ -183,6 +188,7 @@ def test_after_a_clock_was_set_back_jobs_run_and_no_result_is_lost(
     assert planned(snakemake(folder, "-n", TABLE)) == {}
 
 
+@pytest.mark.long
 def test_without_snakemakes_notes_a_finished_study_is_finished(
     shared: Shared, tmp_path: Path
 ) -> None:

@@ -60,6 +60,7 @@ def as_numbers(run: Any) -> tuple[float, float, float]:
     return mean, deviation, n
 
 
+@pytest.mark.long
 def test_the_means_are_exactly_those_of_the_tables(collected: Path) -> None:
     assert track(collected)["means"] > 20
     runs = read_runs(collected / "runs.parquet")
@@ -94,6 +95,7 @@ def test_a_second_call_writes_nothing_and_changed_runs_rewrite_their_mean(collec
     assert "dp-pmlf" not in {run.data.tags["method"] for run in shown(results)}
 
 
+@pytest.mark.long
 def test_a_lost_store_is_made_again_from_the_files_without_a_study(collected: Path) -> None:
     results = collected.parents[1]
     track(collected)
@@ -122,6 +124,7 @@ def test_the_page_of_means_is_named_once_there_are_some(results: Path) -> None:
     assert list(study_pages(results, "http://127.0.0.1:5000")) == ["quickstart"]
 
 
+@pytest.mark.long
 def test_a_table_of_runs_that_cannot_be_read_is_named(
     collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ def command(folder: Path, *words: str) -> list[str]:
     return [*start, "--directory", str(folder), "--snakefile", str(folder / "Snakefile"), *words]
 
 
+@pytest.mark.long
 def test_in_a_file_each_job_is_a_line_and_a_failure_is_explained(tmp_path: Path) -> None:
     done = subprocess.run(
         command(tmp_path, "--keep-going"),
@@ -79,6 +80,7 @@ def test_a_dry_run_shows_each_job_and_its_command_on_request(tmp_path: Path) -> 
     assert "Snakemake version" not in shown
 
 
+@pytest.mark.long
 def test_on_a_terminal_the_display_is_kept_up_to_date(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     settings = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
@@ -99,6 +101,7 @@ def test_on_a_terminal_the_display_is_kept_up_to_date(tmp_path: Path) -> None:
     assert b"start  write" not in shown
 
 
+@pytest.mark.long
 def test_ctrl_c_is_answered_at_once_with_what_happens_next(tmp_path: Path) -> None:
     words = command(tmp_path, "a.txt")
     (tmp_path / "Snakefile").write_text(SNAKEFILE.replace("test {", "sleep 60; test {"))
@@ -124,6 +127,7 @@ def test_ctrl_c_is_answered_at_once_with_what_happens_next(tmp_path: Path) -> No
     assert not (tmp_path / "a.txt").exists()
 
 
+@pytest.mark.long
 def test_ctrl_c_while_the_workflow_plans_is_one_line(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     for name in ("Snakefile", "config.yaml"):

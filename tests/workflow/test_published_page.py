@@ -10,7 +10,7 @@ from reporting_data import run_row, write_study
 
 from clipnoise.cli import main
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]  # test_site.py has pages in a browser, too
 LEVELS = {"sgd": 0.95, "dp-sgd": 0.80, "dp-sgdm": 0.85, "dp-adam": 0.70, "dp-adamw": 0.92}
 STUDY = {
     "title": "Two tasks",

@@ -79,6 +79,7 @@ def test_at_its_published_size_an_experiment_has_no_watermark(tmp_path: Path) ->
     assert (data / "settings.yaml").read_text() == settings.read_text()
 
 
+@pytest.mark.long
 def test_a_report_is_made_without_torch(tmp_path: Path) -> None:
     data = reproduce("dp-adambc/fig2-left", tmp_path)
     words = ["reproduction-report", "dp-adambc/fig2-left", "--data", str(data)]

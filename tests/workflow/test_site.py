@@ -49,6 +49,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(pages(project["nav"])) == sorted(map(str, PAGES))
 
 
+@pytest.mark.long
 def test_every_page_is_built_and_fetches_nothing_from_elsewhere(site: Path) -> None:
     for page in PAGES:
         text = _built(site, page).read_text()

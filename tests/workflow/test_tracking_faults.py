@@ -88,6 +88,7 @@ def _crashes(results: Path, client: Any) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_a_crash_between_any_two_calls_is_repaired(results: Path) -> None:
     run, offsets = spec(), iter(range(1, 100))
     offset = 0.0
@@ -255,6 +256,7 @@ def test_eight_folders_at_once_lose_nothing_on_one_store(
     assert all(len(curve(results, run)) == 5 for run in found)
 
 
+@pytest.mark.long
 def test_three_at_once_make_one_store(tmp_path: Path) -> None:
     record(tmp_path, spec())
     processes = [_spawn(_sync, tmp_path) for _ in range(3)]
@@ -367,6 +369,7 @@ def test_a_server_that_hangs_holds_up_a_sync_for_one_call_only(
     assert time.monotonic() - begin < DELAY  # not one answer was waited for
 
 
+@pytest.mark.long
 def test_a_broken_database_that_is_moved_away_is_made_again_from_the_result_files(
     results: Path,
 ) -> None:
@@ -504,6 +507,7 @@ report: []
 """
 
 
+@pytest.mark.long
 def test_the_study_given_first_shows_a_run_that_several_plan(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / f"{name}.yaml").write_text(STUDY_FILE)

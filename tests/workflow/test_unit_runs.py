@@ -24,6 +24,7 @@ from clipnoise.run.train import Run
 from clipnoise.studies.collect import collect
 from clipnoise.studies.study import Study, load_study
 
+pytestmark = pytest.mark.long  # all are of runs that train first
 SGD = {"id": "dp-sgd", "learning_rate": 1.0, "clip_norm": 0.5}
 FED = {"learning_rate": 0.3, "clip_norm": 0.5, "local_learning_rate": 0.3, "local_batch_size": 8}
 PANEL = {"models": ["logistic"], "epsilons": [4], "seeds": [1]}

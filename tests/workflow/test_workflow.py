@@ -112,6 +112,7 @@ def test_a_target_announces_its_own_runs_and_that_it_records_none(tmp_path: Path
     assert len(rows(tmp_path / "reports/search/tables/tuned.csv")) == 2
 
 
+@pytest.mark.long
 def test_a_job_that_is_repeated_leaves_finished_runs_as_they_are(miniature: Path) -> None:
     """So a cluster job of several runs that failed repeats only what is missing."""
     summaries = sorted((miniature / "results/runs").rglob("summary.json"))
@@ -131,6 +132,7 @@ def test_what_snakemake_notes_of_an_output_is_small(miniature: Path) -> None:
     assert max(path.stat().st_size for path in records) < 20_000
 
 
+@pytest.mark.long
 def test_deleting_the_report_rebuilds_the_report_only(miniature: Path) -> None:
     (miniature / "reports/miniature/report.pdf").unlink()
     assert "train" not in planned(snakemake(miniature, "-n"))
@@ -176,7 +178,7 @@ def test_mlflow_shows_the_numbers_of_the_result_files(miniature: Path) -> None:
 CLASS = '    id = "dp-sgd"\n'
 
 
-@pytest.mark.quick(again=[{"dp-sgd"}])
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("edit", "again"),
     [
@@ -209,6 +211,7 @@ def test_diagnostics_end_in_a_report_that_claims_no_privacy(tmp_path: Path) -> N
     check_outputs(tmp_path)
 
 
+@pytest.mark.long
 def test_a_diverged_run_is_a_result_and_stops_no_other_run(tmp_path: Path) -> None:
     start_case("diverged", tmp_path)
     run_planned(tmp_path)
@@ -221,6 +224,7 @@ def test_a_diverged_run_is_a_result_and_stops_no_other_run(tmp_path: Path) -> No
     assert "after step" in bad["reason"]
 
 
+@pytest.mark.long
 def test_a_tuned_study_at_a_smaller_scale_reads_its_choice_and_is_marked(tmp_path: Path) -> None:
     expected = start_case("scaled", tmp_path)
     assert planned(snakemake(tmp_path, "-n")) == expected["jobs"]
@@ -340,6 +344,7 @@ def test_a_terminal_that_is_closed_leaves_no_process_and_no_lock(tmp_path: Path)
     assert not list(tmp_path.glob(".snakemake/locks/*"))
 
 
+@pytest.mark.long
 def test_a_wrong_study_is_one_clear_error(tmp_path: Path) -> None:
     start_case("miniature", tmp_path)
     study = tmp_path / "studies/miniature.yaml"
@@ -401,6 +406,7 @@ def test_a_wrong_configuration_is_one_clear_error(
     assert line.startswith(f"clipnoise: config.yaml: {message}")
 
 
+@pytest.mark.long
 def test_the_slurm_profile_is_accepted(tmp_path: Path) -> None:
     start_case("miniature", tmp_path)
     shutil.copytree(ROOT / "slurm", tmp_path / "slurm")
@@ -408,6 +414,7 @@ def test_the_slurm_profile_is_accepted(tmp_path: Path) -> None:
     assert planned(output)["train"] == 14
 
 
+@pytest.mark.long
 def test_the_browsable_report_carries_captions_and_labels(miniature: Path) -> None:
     snakemake(miniature, "--report", "report.html")
     page = (miniature / "report.html").read_text()
