@@ -33,7 +33,6 @@ CHOICE = FoundChoice(
     best=(Scored(hyperparameters='{"betas": [0.9, 0.99]}', score=0.8),),
     edges=("clip_norm",),
     seeds=2,
-    best_of=(0.5, None),
 )
 RECORDED = Recorded(
     step=3,

@@ -65,7 +65,6 @@ def rows() -> list[dict[str, Any]]:
             budget=budget,
             seed=seed,
             test_accuracy=0.7 + 0.05 * rank + 0.01 * seed,
-            choice={"best_of": [0.6, 0.7]},
             **more,
         )
         for panel in ("comparison", "other")

@@ -17,21 +17,13 @@ from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import (
     bootstrap,
-    datasets_needed,
     interquartile_mean,
     profile,
-    ranking,
-    wilcoxon,
 )
 from clipnoise.report.tables import build_table
 from clipnoise.studies.columns import RUN_COLUMNS
 
-KINDS = (
-    "interquartile-means",
-    "performance-profiles",
-    "critical-differences",
-    "best-of",
-)
+KINDS = ("interquartile-means", "performance-profiles")
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 8, 21])
@@ -64,39 +56,6 @@ def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
 def test_a_profile_is_one_minus_the_distribution_function() -> None:
     share = profile(np.array([0.0, 1.0, 2.5, 9.0]))
     np.testing.assert_array_equal(share(np.array([1.0, 2.0, 3.0, -np.inf])), [0.75, 0.75, 0.25, 0])
-
-
-def test_ranks_are_means_over_datasets_with_ties_shared() -> None:
-    found = ranking({"a": [3, 3, 1], "b": [2, 3, 2], "c": [1, 1, 3]})
-    assert found.ranks == pytest.approx({"a": 5.5 / 3, "b": 5.5 / 3, "c": 7 / 3})
-    assert found.datasets == 3
-
-
-def test_a_clique_ends_where_a_difference_is_significant() -> None:
-    steps = np.linspace(1, 2, 12)
-    scores = {"best": 9 + steps, "second": 9 - 0.1 * (-1) ** np.arange(12) + steps, "last": steps}
-    found = ranking(scores)  # type: ignore[arg-type]
-    assert found.cliques == (("best", "second"),)
-
-
-def test_too_few_datasets_join_everybody() -> None:
-    found = ranking({"a": [3, 3, 3], "b": [2, 2, 2], "c": [1, 1, 1]})
-    assert found.cliques == (("a", "b", "c"),)
-    assert found.needed > found.datasets
-
-
-@pytest.mark.parametrize("methods", [2, 3, 5, 10, 30])
-def test_the_datasets_needed_are_the_first_that_can_tell(methods: int) -> None:
-    pairs = methods * (methods - 1) / 2
-    n = datasets_needed(methods)
-    assert 2.0 ** (1 - n) * pairs < 0.05 <= 2.0 ** (2 - n) * pairs
-
-
-def test_the_smallest_p_value_on_n_datasets_is_two_to_the_one_minus_n() -> None:
-    for n in (2, 5, 9):
-        values = np.arange(1.0, n + 1)
-        assert wilcoxon(values, 0 * values) == pytest.approx(2.0 ** (1 - n))
-    assert wilcoxon(np.ones(4), np.ones(4)) == 1.0
 
 
 def league(folder: Path, datasets: int = 2, **changes: Any) -> pd.DataFrame:
@@ -180,7 +139,6 @@ def crowd(folder: Path) -> pd.DataFrame:
             dataset=f"set-{number}",
             seed=seed,
             test_accuracy=level,
-            choice={"best_of": [level - 0.01, level]},
         )
         for method, level in levels.items()
         for number in range(2)
@@ -189,13 +147,11 @@ def crowd(folder: Path) -> pd.DataFrame:
     return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
-@pytest.mark.parametrize("kind", ["best-of", "performance-profiles"])
-def test_among_many_methods_the_baseline_and_the_best_are_named(kind: Any, tmp_path: Path) -> None:
-    image = draw_figure(item_data(kind, crowd(tmp_path)))
+def test_among_many_methods_the_baseline_and_the_best_are_named(tmp_path: Path) -> None:
+    image = draw_figure(item_data("performance-profiles", crowd(tmp_path)))
     named = {name for name in ["dp-sgd", *CROWD] if f"<!-- {name} -->" in image.decode()}
     assert named == {"dp-sgd", *CROWD[-3:]}
     assert "<!-- 10 others -->" in image.decode()
-    assert ("below: last" in image.decode()) == (kind == "best-of")
 
 
 def test_every_method_of_a_crowd_is_drawn(tmp_path: Path) -> None:

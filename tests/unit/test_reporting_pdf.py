@@ -102,15 +102,6 @@ def test_an_item_without_a_title_says_what_it_shows(tmp_path):
     assert "Figure 1 Curves: comparison" in text(make(tmp_path, quickstart(), study, figures=()))
 
 
-@pytest.mark.long
-def test_critical_differences_over_one_dataset_are_left_out(tmp_path):
-    study = {**STUDY, "report": [{"kind": "critical-differences", "panels": "comparison"}]}
-    rows = quickstart()
-    assert "ritical" not in text(make(tmp_path, rows, study, figures=()))
-    rows += [{**row, "dataset": "other"} for row in rows]
-    assert "Critical-differences: comparison" in text(make(tmp_path, rows, study, figures=()))
-
-
 def test_a_hyper_parameter_without_a_value_follows_from_others(tmp_path):
     values = json.dumps({"id": "dp-adambc", "learning_rate": 0.5, "phi": None})
     rows = [run_row(method="dp-adambc", seed=seed, hyperparameters=values) for seed in (1, 2)]

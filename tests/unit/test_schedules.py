@@ -307,8 +307,9 @@ def test_breakpoints_are_a_list_and_lists_of_them_are_candidates(tmp_path: Path)
 
 def test_what_was_chosen_is_what_is_trained_with_and_may_be_multiplied(tmp_path: Path) -> None:
     grid = {"learning_rate": {**COSINE, "peak": [0.1, 1.0]}}
-    tune = {"grid": grid, "seeds": [11], "times": {"learning_rate": 0.5}}
-    run = load(tmp_path, {"tune": tune}).runs[0].spec
+    run = load(tmp_path, {"tune": {"grid": grid, "seeds": [11]}}).runs[0].spec
+    assert run.tuning is not None
+    run = replace(run, tuning=replace(run.tuning, times={"learning_rate": 0.5}))
     tried = tuple(
         Tried(values={"learning_rate": {**COSINE, "peak": peak}}, mean=peak, n=1, planned=1)
         for peak in (0.1, 1.0)

@@ -1,11 +1,10 @@
-"""Statistics over seeds and across tasks: means, tests, intervals, profiles and ranks."""
+"""Statistics over seeds and across tasks: means, tests, intervals and profiles."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
@@ -16,7 +15,6 @@ from scipy import special, stats
 from clipnoise.errors import UserError
 from clipnoise.report.formats import ACCURACY, Metric
 from clipnoise.report.inference.sign_flips import best_p_values, units_needed
-from clipnoise.studies.audits import holm
 
 ALPHA = 0.05
 LEVEL = 0.95
@@ -294,84 +292,3 @@ def profile(thresholds: NDArray[np.float64]) -> Statistic:
         return np.asarray((scores[..., None, :] >= thresholds[:, None]).mean(axis=-1))
 
     return share
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Average ranks over datasets, and the groups of methods that are not significantly different.
-
-    Attributes:
-        datasets: the number of datasets.
-        ranks: average rank by method, the best first.
-        cliques: the longest stretches of neighbouring ranks, of two or more methods each, without
-            a significant difference.
-        needed: the number of datasets below which no difference can be significant.
-    """
-
-    datasets: int
-    ranks: Mapping[str, float]
-    cliques: tuple[tuple[str, ...], ...]
-    needed: int
-
-
-def ranking(scores: Mapping[str, Sequence[float]]) -> Ranking:
-    """Rank methods on each dataset, and find the cliques of a critical-difference diagram.
-
-    Two methods are compared by a Wilcoxon signed-rank test over datasets, Holm-corrected over all
-    pairs. `scores` has for each method one per dataset, in the same order; higher is better.
-
-    Source: Demšar 2006; Benavoli, Corani, Mangili 2016 for Wilcoxon and Holm instead of Nemenyi.
-    """
-    names = list(scores)
-    table = np.array([scores[name] for name in names], dtype=float)
-    average = stats.rankdata(-table, axis=0).mean(axis=1)
-    order = sorted(range(len(names)), key=lambda index: average[index])
-    pairs = list(combinations(range(len(names)), 2))
-    adjusted = holm([wilcoxon(table[i], table[j]) for i, j in pairs])
-    different = {pair for pair, p_value in zip(pairs, adjusted, strict=True) if p_value < ALPHA}
-    return Ranking(
-        datasets=table.shape[1],
-        ranks={names[index]: float(average[index]) for index in order},
-        cliques=tuple(tuple(names[i] for i in clique) for clique in _cliques(order, different)),
-        needed=datasets_needed(len(names)),
-    )
-
-
-def wilcoxon(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Return the two-sided p-value of a signed-rank test over datasets.
-
-    It is exact without ties. With ties it is the normal approximation, but never below 2^(1−n),
-    the smallest p-value that n datasets can give.
-    """
-    both_lost = np.isneginf(first) & np.isneginf(second)
-    differences = np.where(both_lost, 0.0, np.nan_to_num(first) - np.nan_to_num(second))
-    if not np.any(differences):
-        return 1.0
-    sizes = np.abs(differences)
-    exact = bool(sizes.all()) and len(np.unique(sizes)) == len(sizes)
-    method: Literal["exact", "approx"] = "exact" if exact else "approx"
-    test = stats.wilcoxon(differences, zero_method="zsplit", method=method)
-    return max(float(test.pvalue), 2.0 ** (1 - len(differences)))
-
-
-def datasets_needed(methods: int) -> int:
-    """Return how many datasets it takes before the smallest exact p-value survives Holm.
-
-    The two-sided p-value on n datasets is at least 2^(1−n); the smallest of m is multiplied by m.
-    """
-    comparisons = max(1, math.comb(methods, 2))
-    return 1 + math.floor(math.log2(comparisons / ALPHA)) + 1
-
-
-def _cliques(order: Sequence[int], different: set[tuple[int, int]]) -> list[Sequence[int]]:
-    """Return the longest stretches of an order without a pair that differs significantly."""
-    spans: list[tuple[int, int]] = []
-    for start in range(len(order)):
-        end = start + 1
-        while end < len(order) and not any(
-            tuple(sorted((order[end], other))) in different for other in order[start:end]
-        ):
-            end += 1
-        if end - start > 1 and not any(a <= start and end <= b for a, b in spans):
-            spans.append((start, end))
-    return [order[a:b] for a, b in spans]

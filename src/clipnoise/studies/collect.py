@@ -39,7 +39,7 @@ from clipnoise.studies.columns import (
 )
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.study import Study
-from clipnoise.studies.tuning import best_of, epsilon_with_tuning
+from clipnoise.studies.tuning import epsilon_with_tuning
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -169,7 +169,6 @@ def _tuning(study: Study, run: PlannedRun, summary: Summary, results: Path) -> R
         ),
         edges=tuple(choice.edges),
         seeds=len({spec.seed for spec in study.searches[run.spec.tuning.key].configurations[0]}),
-        best_of=tuple(best_of(choice)),
     )
     return {
         "epsilon_with_tuning": known,

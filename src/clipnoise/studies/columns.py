@@ -48,7 +48,6 @@ class FoundChoice:
         best: the best configuration and the next one.
         edges: hyper-parameters at an edge of their grid.
         seeds: how many tuning runs each configuration has.
-        best_of: what searches of 1, 2, … configurations find on the test split.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -57,7 +56,6 @@ class FoundChoice:
     best: tuple[Scored, ...] = ()
     edges: tuple[str, ...] = ()
     seeds: int = 0
-    best_of: tuple[float | None, ...] = ()
 
 
 class Column(NamedTuple):

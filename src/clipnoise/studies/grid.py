@@ -210,7 +210,7 @@ class PanelGrid:
                         searches[place] = self._search(searched, tune, number)
                     search = searches[place]
                     self.searches[search.key] = search
-                    spec = replace(spec, tuning=search.tuning(tune.times))
+                    spec = replace(spec, tuning=search.tuning)
                 which = None if tune is None or tune.searches is None else number + 1
                 for seed in seeds:
                     run = spec.at_seed(seed)

@@ -8,7 +8,9 @@ from typing import Any
 ITEM_KEYS = {"panel": "panels: NAME", "each": "its items one after the other, with `panels`"}
 ITEM_KINDS = {
     "accuracy-along-epsilon": "kind: curves, along: epsilon",
+    "best-of": "`searches` in `tune`, whose runs show how much searches differ",
     "corrections": "kind: moments, show: corrections",
+    "critical-differences": "kind: overview or kind: interquartile-means",
     "estimates": "kind: moments, show: estimates",
     "heat-map": "kind: sweep, over: [ACROSS, DOWN]",
     "momentum-sweep": "kind: sweep, over: beta or history, rho: true",

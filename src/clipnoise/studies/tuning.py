@@ -66,7 +66,6 @@ class Tune:
         metric: its mean over seeds is compared; by default that of `rank_by`.
         per: axes along which choices are made separately.
         at: the ε of the choice, for runs at any ε.
-        times: factors by which what was chosen is multiplied.
         charge: the ε of the search: none, that of publishing all of its runs, or only the best of a
             random number; or included, so that σ is calibrated for an ε that covers the choice
             among a drawn number of trials, too.
@@ -82,7 +81,6 @@ class Tune:
     metric: ValidationMetric | None = None
     per: tuple[Axis, ...] = AXES
     at: Positive | None = None
-    times: dict[str, Positive] = field(default_factory=dict)
     charge: Charge = "nothing"
 
     def __post_init__(self) -> None:
@@ -100,11 +98,8 @@ class Tune:
             if name in self.grid or not of_each or not all(map(_ascending, of_each)):
                 raise ValueError(f"ranges.{name}: give a smallest and a largest value, and no grid")
         fixed = sorted({*TRAINING} & {*self.parameters})
-        if fixed and (self.at or self.times):
-            raise ValueError(f"at, times: not where {fixed[0]}, and with it the noise, is tuned")
-        for name in self.times:
-            if name not in self.parameters:
-                raise ValueError(f"times.{name}: is not tuned; tuned are {self.parameters}")
+        if fixed and self.at:
+            raise ValueError(f"at: not where {fixed[0]}, and with it the noise, is tuned")
         if not self.seeds:
             raise ValueError("seeds: give at least one")
         self.require_dealt(self.seeds, "seeds")
@@ -310,14 +305,14 @@ class Search:
         budgets = (spec.budget for spec in self.runs)
         return tuple(dict.fromkeys(budget.key for budget in budgets if budget is not None))
 
-    def tuning(self, times: Mapping[str, float]) -> Tuning:
-        """Return what a run says of the search whose choice it waits for, and multiplies."""
+    @property
+    def tuning(self) -> Tuning:
+        """What a run says of the search whose choice it waits for."""
         return Tuning(
             key=self.key,
             parameters=self.parameters,
             configurations=len(self.configurations),
             runs=len(self.runs),
-            times=dict(times),
             law=self.law,
         )
 
@@ -355,25 +350,6 @@ def choose(
     able = made.ranked
     remark = "" if len(able) == len(tried) else PARTIAL if able else NONE_LEFT
     return replace(made, choice=(able or tried)[0].values, remark=remark)
-
-
-def best_of(choice: Choice) -> list[float | None]:
-    """Return what a search of k configurations finds on the test split, for k = 1, 2, … all.
-
-    It is the expected test metric of the configuration that is best on the validation split among
-    k that are drawn at random from those tried; None where it is not known, or where all of the k
-    may have diverged runs.
-    """
-    ranked, n = choice.ranked, len(choice.tried)
-    expected: list[float | None] = []
-    for k in range(1, n + 1):
-        if n - len(ranked) >= k or any(one.test is None for one in ranked[: n - k + 1]):
-            expected.append(None)
-            continue
-        # The one at place i is the best if the other k − 1 are among the n − 1 − i after it.
-        chances = [math.comb(n - 1 - place, k - 1) / math.comb(n, k) for place in range(n)]
-        expected.append(sum(p * (one.test or 0.0) for p, one in zip(chances, ranked, strict=False)))
-    return expected
 
 
 def _tried(values: dict[str, object], runs: Sequence[Summary], metric: ValidationMetric) -> Tried:
