@@ -283,6 +283,17 @@ class LeagueFindings:
         return told_apart(self.settings, PLACE)
 
     @property
+    def without_baseline(self) -> pd.DataFrame:
+        """The settings in which the baseline is shown not to be the best: its rows of `best`."""
+        return where(self.best, method=self.track.baseline, can_be_best=False)
+
+    @property
+    def alone(self) -> pd.DataFrame:
+        """The methods that are left as the best of a setting by themselves: rows of `best`."""
+        able = where(self.best, can_be_best=True)
+        return able[~able.duplicated([*PLACE], keep=False)]
+
+    @property
     def needed(self) -> int:
         """How many searches it takes to exclude a method, over this number of settings."""
         return units_needed(ALPHA / max(1, len(self.settings)))

@@ -49,15 +49,17 @@ CONFIRMED = (
     "settings. The test for all examples like those of the test set is nominal.",
 )
 OVER_HEADS = ("method", "gain", "mean", "new task", "spread", "p", "closed", "95%")
-OVER = (
+OVER_GAIN = (
     "Gain: what is expected over {base} on a task, in points, with its 95% interval (mean) and the "
     "interval in which the gain on a new task lies. The tasks are taken as a sample of all tasks. "
     "Spread: the standard deviation of gains from task to task. p: whether the method can be the "
-    "best on average.",
+    "best on average."
+)
+OVER_CLOSED = (
     "Closed: how much of what privacy costs {base} the method wins back, in % on average over "
     "tasks, with an interval in which the gap is drawn again, its ceiling and {base} with it. The "
     "ceiling of a task is the method without privacy that is best on validation examples. Each "
-    "interval holds by itself.",
+    "interval holds by itself."
 )
 
 
@@ -83,14 +85,12 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
     tasks = [task for task in planned if task in found.confirmed]
     if len(tasks) < TASKS_NEEDED:
         return UNDER_WAY if len(tasks) < len(planned) else TOO_FEW
-    best, track = found.best, found.track
-    without = (~where(best, method=track.baseline)["can_be_best"]).sum()
-    left = best[best["can_be_best"]].value_counts(["task", "epsilon"])
     return (
-        f"On {len(tasks)} tasks, with {best['method'].nunique()} methods tuned alike, "
-        f"{track.called} is shown not to be the best in {without or 'none'} of "
-        f"{len(found.settings)} settings, a task at one ε each, and a single method is left as the "
-        f"best in {(left == 1).sum() or 'none'}. {_largest(found)} {_expected(found)}"
+        f"On {len(tasks)} tasks, with {found.best['method'].nunique()} methods tuned alike, "
+        f"{found.track.called} is shown not to be the best in "
+        f"{len(found.without_baseline) or 'none'} of {len(found.settings)} settings, a task at one "
+        f"ε each, and a single method is left as the best in {len(found.alone) or 'none'}. "
+        f"{_largest(found)} {_expected(found)}"
     )
 
 
@@ -277,7 +277,7 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
         "tasks they ask for more."
     )
     base = found.track.called
-    yield from _excluded(best, base, found.track.baseline)
+    yield from _excluded(found)
     above = found.gains[found.gains["all_low"] > 0].sort_values("gain", ascending=False)
     below = found.gains[found.gains["all_high"] < 0].sort_values("gain")
     yield _gains(f"Shown to be better than {base}, by intervals that hold together", above)
@@ -285,22 +285,20 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
     yield f"Of {best['runs'].sum():,} confirmed runs {best['collapsed'].sum() or 'none'} collapsed."
 
 
-def _excluded(best: pd.DataFrame, called: str, baseline: str) -> Iterator[str]:
+def _excluded(found: LeagueFindings) -> Iterator[str]:
     """Yield in how many settings some method, or all but one, are shown not to be the best."""
-    out = best[~best["can_be_best"]]
+    out = where(found.best, can_be_best=False)
     if out.empty:
         yield "In none of them is a method shown not to be the best."
         return
-    without = [_place(row) for _, row in where(out, method=baseline).iterrows()]
+    without = [_place(row) for _, row in found.without_baseline.iterrows()]
     some = len(out.drop_duplicates(["task", "epsilon"]))
     yield (
-        f"Some method is shown not to be the best in {some} of them, and {called} in "
+        f"Some method is shown not to be the best in {some} of them, and {found.track.called} in "
         f"{len(without) or 'none'}" + (f": {listing(without)}." if without else ".")
     )
-    left = best[best["can_be_best"]].groupby(["task", "epsilon"], sort=False)
-    alone = [rows.iloc[0] for _, rows in left if len(rows) == 1]
-    names = [f"{row['method']} on {_place(row)}" for row in alone]
-    yield f"A single method is left as the best in {len(alone) or 'none'}" + (
+    names = [f"{row['method']} on {_place(row)}" for _, row in found.alone.iterrows()]
+    yield f"A single method is left as the best in {len(names) or 'none'}" + (
         f": {listing(names)}." if names else "."
     )
 
@@ -406,13 +404,19 @@ def _untold(found: LeagueFindings) -> Iterator[str]:
 
 
 def _over_tasks(found: LeagueFindings) -> Iterator[Part]:
-    if not found.over_tasks:
+    """Yield figures and tables over tasks; of an ε with one task the closed shares alone.
+
+    Its gains stand with the task.
+    """
+    several = [one for one in found.over_tasks if len(found.at(one.epsilon)) > 1]
+    figures = league.figures_over_tasks(found)
+    if not several and not figures:
         return
-    yield TextBlock(head="Over tasks", paragraphs=_said(OVER, found))
-    yield from (one.block for one in league.figures_over_tasks(found))
-    budgets = dict.fromkeys(one.epsilon for one in found.over_tasks)
-    for epsilon in budgets:
-        yield _over(found, epsilon, [one for one in found.over_tasks if one.epsilon == epsilon])
+    about = [*([OVER_GAIN] if several else []), OVER_CLOSED]
+    yield TextBlock(head="Over tasks", paragraphs=_said(about, found))
+    yield from (one.block for one in figures)
+    for epsilon in dict.fromkeys(one.epsilon for one in several):
+        yield _over(found, epsilon, [one for one in several if one.epsilon == epsilon])
 
 
 def _over(found: LeagueFindings, epsilon: float, every: list[MethodOverTasks]) -> ListBlock:
