@@ -14,7 +14,7 @@ import yaml
 from clipnoise.fields import parse
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.profile import privacy_profile
-from clipnoise.report.items import ItemData
+from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.studies.columns import (
     ALL,
     CURVE_COLUMNS,
@@ -254,6 +254,12 @@ def item_data(
         every_curve=runs if curves is None else curves,
         published=published,
     )
+
+
+def draw_figure(data: ItemData) -> bytes:
+    """Return the figure of an item as SVG."""
+    assert isinstance(data.item, FigureItem)
+    return data.item.svg(data)
 
 
 def drawn(kind: str, runs: Any, curves: Any = None, **options: Any) -> Any:

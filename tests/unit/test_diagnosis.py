@@ -11,12 +11,11 @@ import pytest
 import yaml
 from budgets import budget
 from every_method import FAMILIES, METHODS, required
-from reporting_data import item_data, run_row, write_table
+from reporting_data import draw_figure, item_data, run_row, write_table
 
 from clipnoise.cli.program import run as clipnoise
 from clipnoise.errors import UserError
 from clipnoise.methods.base import example, methods
-from clipnoise.report.drawing import draw_figure
 from clipnoise.report.records import collected, read_runs
 from clipnoise.run.outcome import Clock
 from clipnoise.run.provenance import Provenance

@@ -14,13 +14,12 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 import pytest
 from annotated_types import Ge, Gt, Lt
-from reporting_data import curve_rows, item_data, run_row, write_study, write_table
+from reporting_data import curve_rows, draw_figure, item_data, run_row, write_study, write_table
 from test_reporting_moments import diagnostics
 
 from clipnoise.cli.keys import ITEMS, OF_RUNS, SECTIONS, key_table, type_words
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.report.drawing import draw_figure
 from clipnoise.report.items import FigureItem, TableItem
 from clipnoise.report.pdf import plain
 from clipnoise.report.records import read_curves, read_runs
@@ -118,18 +117,25 @@ def test_a_figure_is_drawn_and_says_where_no_run_has_completed(
     assert b"no completed run" in draw_figure(made_of(kind, missing, curves, **options))
 
 
-@pytest.mark.parametrize("kind", [name for name, one in item_kinds().items() if not one.drawn])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *((name, {}) for name, one in item_kinds().items() if not one.drawn),
+        *(("metrics", {"by": by}) for by in ("class", "group")),
+    ],
+    ids=str,
+)
 def test_a_table_is_printed_in_the_report_and_as_files(
-    kind: str, tables: tuple[pd.DataFrame, pd.DataFrame]
+    kind: str, options: dict[str, Any], tables: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
-    data = made_of(kind, *tables)
+    data = made_of(kind, *tables, **options)
     (block,) = data.item.blocks(data)
     assert json.loads(json.dumps(block, default=plain))["kind"] == block.kind
     files = data.item.files(dataclasses.replace(data, watermark="not evidence"))
     assert files.keys() == {".csv", ".md", ".tex"}
     assert all("not evidence" in text for text in files.values())
     assert data.placed.file
-    empty = made_of(kind, tables[0][:0], tables[1][:0])
+    empty = made_of(kind, tables[0][:0], tables[1][:0], **options)
     assert list(empty.item.blocks(empty))
 
 
@@ -183,7 +189,6 @@ def test_the_guide_shows_the_whole_file_of_a_kind() -> None:
         ({"kind": "tabel"}, r"kind: 'tabel'. Did you mean 'table'\?"),
         ({"panels": "one"}, "give its 'kind'"),
         ({"kind": "table", "cost": True}, r"cost: unknown key. Did you mean 'costs'\?"),
-        ({"kind": "moments", "together": True}, "together: unknown key"),
         ({"kind": "table", "over": "beta"}, "over: unknown key"),
         ({"kind": "sweep"}, "over: required, but not given"),
         ({"kind": "changes", "against": {}}, "against: "),

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from reporting_data import drawn, item_data, run_row, write_table
+from reporting_data import draw_figure, drawn, item_data, run_row, write_table
 from scipy import stats
 
 from clipnoise.report.baseline import change_intervals, changes
-from clipnoise.report.drawing import draw_figure
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import (

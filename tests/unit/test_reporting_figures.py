@@ -10,13 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reporting_data import FILTERS, curve_rows, drawn, item_data, quickstart, run_row, write_table
+from reporting_data import (
+    FILTERS,
+    curve_rows,
+    draw_figure,
+    drawn,
+    item_data,
+    quickstart,
+    run_row,
+    write_table,
+)
 from scipy import signal, stats
 
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.methods.base import example, methods
-from clipnoise.report.drawing import draw_figure
 from clipnoise.report.figures.canvas import Series, legend, look, sheet
 from clipnoise.report.figures.momentum import momentum_reduction
 from clipnoise.report.figures.styles import COLOURS, LOOKS, style

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from reporting_data import drawn, item_data, run_row, write_table
+from reporting_data import draw_figure, drawn, item_data, run_row, write_table
 
-from clipnoise.report.drawing import draw_figure
 from clipnoise.report.figures.styles import style
 from clipnoise.report.published import compare, comparison_block
 from clipnoise.report.records import read_runs

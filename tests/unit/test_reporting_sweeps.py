@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reporting_data import curve_rows, drawn, item_data, run_row, write_table
+from reporting_data import curve_rows, draw_figure, drawn, item_data, run_row, write_table
 
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.report.drawing import draw_figure
 from clipnoise.report.figures.momentum import momentum_reduction
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS

@@ -19,7 +19,7 @@ from clipnoise.privacy.budget import Privacy
 from clipnoise.run.procedure import Training
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.file import Panel, PaperClaim, StudyFile
-from clipnoise.studies.items import ReportItem, SeveralPanels, item_kinds
+from clipnoise.studies.items import ReportItem, item_kinds
 from clipnoise.studies.tuning import Tune
 
 MEANING = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {8}.*)*)", re.MULTILINE)
@@ -29,7 +29,7 @@ SECTIONS = {
     "training": (Training,),
     "privacy": (Privacy,),
     "search": (Tune,),
-    "item": (ReportItem, SeveralPanels),
+    "item": (ReportItem,),
     "claim": (PaperClaim,),
 }
 OF_RUNS = {(Privacy, "epsilon")}  # what a run spec may say and a study may not
@@ -80,7 +80,7 @@ def report_items(markdown: Markdown = None) -> None:
         return
     for identifier, kind in item_kinds().items():
         print(f"{identifier:<24}{documented(kind)[0]}")
-        for name, meaning in meanings(kind, SeveralPanels).items():
+        for name, meaning in meanings(kind, ReportItem).items():
             print(f"{'':<24}{name}{meaning}")
 
 
@@ -124,12 +124,11 @@ def _keys(section: str) -> Iterator[str]:
 def _kinds(kinds: Mapping[str, type]) -> Iterator[str]:
     """Yield a line for each kind of something, with its own options."""
     for identifier, kind in kinds.items():
-        said, types = meanings(kind, SeveralPanels), get_type_hints(kind, include_extras=True)
+        said, types = meanings(kind, ReportItem), get_type_hints(kind, include_extras=True)
         names = [field.name for field in fields(kind) if field.name in said]
         own = [f"`{name}` ({type_words(types[name])}){said[name]}" for name in names]
-        several = " ⁺" if issubclass(kind, SeveralPanels) else ""
         text = documented(kind)[0].partition(" Source:")[0]
-        yield f"| `{identifier}`{several} | {' '.join([text, *own])} |"
+        yield f"| `{identifier}` | {' '.join([text, *own])} |"
 
 
 def type_words(kind: Any) -> str:

@@ -76,8 +76,7 @@ def figure(
 
     It draws the runs that there are, and names in the figure those that are missing.
     """
-    from clipnoise.report.drawing import draw_figure
-    from clipnoise.report.items import ItemData
+    from clipnoise.report.items import FigureItem, ItemData
     from clipnoise.report.records import read_curves, read_runs
 
     plan = load_study(study, scale)
@@ -88,13 +87,14 @@ def figure(
             f"Allowed: {', '.join(map(str, figures)) or 'none'}."
         )
     shown = plan.report[item]
+    assert isinstance(shown.item, FigureItem)
     data = ItemData(
         placed=shown,
         every_run=read_runs(runs),
         every_curve=read_curves(curves),
         watermark=plan.scale.watermark,
     )
-    write_atomically(out, draw_figure(data))
+    write_atomically(out, shown.item.svg(data))
     print(f"{out}: {shown.item.kind} of {shown.panel}")
 
 
@@ -209,8 +209,7 @@ def partial_report(
     import tempfile
 
     from clipnoise.report import publication
-    from clipnoise.report.drawing import draw_figure
-    from clipnoise.report.items import ItemData
+    from clipnoise.report.items import FigureItem, ItemData
     from clipnoise.report.pdf import build_report
     from clipnoise.report.records import collected, published_runs
     from clipnoise.studies.status import study_status
@@ -229,14 +228,14 @@ def partial_report(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number, placed in enumerate(plan.report):
-            if placed.item.drawn:
+            if isinstance(placed.item, FigureItem):
                 data = ItemData(
                     placed=placed,
                     every_run=rows,
                     every_curve=curves,
                     watermark=plan.scale.watermark,
                 )
-                (folder / f"{number}.svg").write_bytes(draw_figure(data))
+                (folder / f"{number}.svg").write_bytes(placed.item.svg(data))
         write_atomically(out, build_report(plan, rows, curves, folder, template, published))
     done = int((rows["status"] == "completed").sum())
     print(f"{out}: {done} of {len(rows)} planned runs completed{remark}")

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from clipnoise.data.measures import PERCENT
+from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import DASH, Metric, budget
 from clipnoise.report.records import PLACE, split, where
-from clipnoise.report.statistics import Sample
+from clipnoise.report.statistics import Sample, require_one_each
 from clipnoise.run.outcome import Predicted
 
 NOTHING = "no completed run with counts of predictions"
-GROUP_ACCURACY = Metric("", "Test accuracy", *PERCENT)
+SHARE = Metric("", "Share", *PERCENT)
+CLASS_HEADS = (
+    *("dataset", "model", "budget", "method", "class"),
+    *("examples", "recall (%)", "precision (%)", "F1 (%)"),
+)
+GROUP_HEADS = ("dataset", "model", "budget", "method", "group", "examples", "accuracy (%)")
 
 Numbers = NDArray[np.float64]
+Score = Callable[[Numbers], Numbers]  # of counts of shape (…, classes, classes)
 
 
 @dataclass(frozen=True)
@@ -56,13 +64,11 @@ class PredictedSetting:
 
     Attributes:
         names: dataset, model, budget and label.
-        key: method and label.
         by_seed: what each run predicted.
         planned: its runs, the others included.
     """
 
     names: tuple[str, str, str, str]
-    key: tuple[str, str]
     by_seed: dict[int, Predictions]
     planned: int
 
@@ -80,7 +86,8 @@ class PredictedSetting:
 def settings(runs: pd.DataFrame) -> list[PredictedSetting]:
     """Return the configurations with predictions, in the order of the study."""
     found = []
-    for (dataset, model, text, method, label), rows in split(runs, *PLACE):
+    for (dataset, model, text, _, label), rows in split(runs, *PLACE):
+        require_one_each(rows)
         done = where(rows, status="completed")
         by_seed = {
             int(seed): read(one)
@@ -89,16 +96,16 @@ def settings(runs: pd.DataFrame) -> list[PredictedSetting]:
         }
         if by_seed:
             names = (dataset, model, budget(text), label)
-            found.append(PredictedSetting(names, (method, label), by_seed, len(rows)))
+            found.append(PredictedSetting(names, by_seed, len(rows)))
     return found
 
 
-def shown(sample: Sample, metric: Metric = GROUP_ACCURACY) -> str:
-    """Return mean ± standard deviation over seeds; a dash for none."""
+def shown(sample: Sample) -> str:
+    """Return mean ± standard deviation over seeds in %; a dash for none."""
     if not sample.n:
         return DASH
-    mean = metric.show(sample.mean)
-    return mean if sample.n == 1 else f"{mean} ± {metric.show(sample.deviation)}"
+    mean = SHARE.show(sample.mean)
+    return mean if sample.n == 1 else f"{mean} ± {SHARE.show(sample.deviation)}"
 
 
 def ratio(part: Numbers, whole: Numbers) -> Numbers:
@@ -129,17 +136,106 @@ def accuracies(counts: Numbers) -> Numbers:
     return ratio(np.trace(counts, axis1=-2, axis2=-1), counts.sum(axis=(-2, -1)))
 
 
-def of_groups(setting: PredictedSetting) -> dict[str, Sample]:
-    """Return the accuracy on each group, over seeds, by its name."""
-    return {
+def by_class(runs: pd.DataFrame, title: str, caption: str) -> ListBlock:
+    """Return a row for each method, budget and class: recall, precision and F1."""
+    rows = [row for one in settings(runs) for row in _class_rows(one)]
+    return ListBlock(
+        title=title,
+        caption=caption,
+        heads=CLASS_HEADS,
+        numbers=4,
+        rows=rows or [[NOTHING, *[DASH] * (len(CLASS_HEADS) - 1)]],
+        notes=[
+            "Mean ± sample standard deviation over the completed runs, at their last "
+            "evaluation. Recall: the share of a class that was predicted right. Precision: the "
+            "share of what was predicted as a class that is of it; a run that never predicts "
+            "the class has none and is left out. F1: their harmonic mean."
+        ],
+    )
+
+
+def _class_rows(setting: PredictedSetting) -> Iterator[list[str]]:
+    sizes = setting.first.all.sum(axis=1)
+    for i, name in enumerate(setting.first.classes):
+        scores = [partial(_of_class, score, i) for score in (recalls, precisions, f1_scores)]
+        yield _row(setting, name, sizes[i], scores)
+
+
+def _of_class(score: Score, number: int, predicted: Predictions) -> float:
+    return float(score(predicted.all)[number])
+
+
+def by_group(runs: pd.DataFrame, title: str, caption: str) -> ListBlock:
+    """Return a row for each method, budget and group, and one for the gap.
+
+    Of two classes it has their recalls, too.
+    """
+    every = [one for one in settings(runs) if one.first.column]
+    two = all(len(one.first.classes) == 2 for one in every)
+    names = dict.fromkeys(one.first.classes for one in every)
+    heads = [*GROUP_HEADS]
+    if two and len(names) == 1:
+        heads += [f"recall of {name} (%)" for name in next(iter(names))]
+    rows = [row[: len(heads)] for one in every for row in _group_rows(one)]
+    return ListBlock(
+        title=title,
+        caption=caption,
+        heads=heads,
+        numbers=len(heads) - 5,
+        rows=rows or [[f"{NOTHING} by group", *[DASH] * (len(heads) - 1)]],
+        notes=[
+            "Mean ± sample standard deviation over the completed runs, at their last "
+            "evaluation. Gap: the largest value of a group less the smallest one, seed by "
+            "seed; it is never negative, and the smaller the groups, the larger it is by "
+            "chance. The worst group is that of the lowest mean accuracy."
+        ],
+    )
+
+
+def _group_rows(setting: PredictedSetting) -> Iterator[list[str]]:
+    first = setting.first
+    classes = range(len(first.classes))
+    scores: list[Score] = [accuracies, *(partial(_recall, number) for number in classes)]
+    lowest = _worst(setting)
+    for i, name in enumerate(first.groups):
+        group = f"{first.column} {name}{' (worst)' if name == lowest else ''}"
+        of_group = [partial(_of_group, score, i) for score in scores]
+        yield _row(setting, group, first.counts[i].sum(), of_group)
+    yield [*setting.names, "gap", DASH, *(shown(_gap(setting, score)) for score in scores)]
+
+
+def _of_group(score: Score, number: int, predicted: Predictions) -> float:
+    return float(score(predicted.counts[number]))
+
+
+def _recall(number: int, counts: Numbers) -> Numbers:
+    return np.asarray(recalls(counts)[..., number])
+
+
+def _worst(setting: PredictedSetting) -> str:
+    """Return the group with the lowest mean accuracy."""
+    means = {
         name: setting.sample(
             {seed: float(accuracies(one.counts[i])) for seed, one in setting.by_seed.items()}
-        )
+        ).mean
         for i, name in enumerate(setting.first.groups)
     }
+    return min((name for name, mean in means.items() if np.isfinite(mean)), key=means.__getitem__)
 
 
-def row(
+def _gap(setting: PredictedSetting, score: Score) -> Sample:
+    """Return the largest score of a group less the smallest, seed by seed.
+
+    Args:
+        setting: the runs.
+        score: of counts of shape (groups, classes, classes); nan for a group that has none.
+    """
+    found = {seed: score(one.counts) for seed, one in setting.by_seed.items()}
+    known = {seed: values[np.isfinite(values)] for seed, values in found.items()}
+    return setting.sample({seed: float(np.ptp(v)) for seed, v in known.items() if len(v)})
+
+
+def _row(
     setting: PredictedSetting,
     name: str,
     examples: float,
@@ -158,25 +254,3 @@ def row(
         for score in scores
     )
     return [*setting.names, name, f"{examples:,.0f}", *map(shown, found)]
-
-
-def gap(setting: PredictedSetting, score: Callable[[Numbers], Numbers]) -> Sample:
-    """Return the largest score of a group less the smallest, seed by seed.
-
-    Args:
-        setting: the runs.
-        score: of counts of shape (groups, classes, classes); nan for a group that has none.
-    """
-    found = {seed: score(one.counts) for seed, one in setting.by_seed.items()}
-    known = {seed: values[np.isfinite(values)] for seed, values in found.items()}
-    return setting.sample({seed: float(np.ptp(v)) for seed, v in known.items() if len(v)})
-
-
-def worst(by_group: dict[str, Sample]) -> str:
-    """Return the group with the lowest mean accuracy."""
-    return min((name for name, one in by_group.items() if one.n), key=lambda n: by_group[n].mean)
-
-
-def grouped(runs: pd.DataFrame) -> Iterator[PredictedSetting]:
-    """Yield the configurations whose predictions are told apart by group."""
-    return (one for one in settings(runs) if one.first.column)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from clipnoise.report.formats import DASH, budget, count, significant
 from clipnoise.report.records import PLACE, split
+from clipnoise.report.statistics import require_one_each
 from clipnoise.run.outcome import Recorded
 
 QUANTITIES = {
@@ -54,6 +55,7 @@ def diagnosed(runs: pd.DataFrame) -> list[Diagnosed]:
     places = runs[["dataset", "model"]].drop_duplicates()
     configurations = []
     for (*task, text, method, label), subset in split(runs[runs["diagnostics"].notna()], *PLACE):
+        require_one_each(subset)
         place = task if len(places) > 1 else []
         title = ", ".join([*place, label, *([budget(text)] if "=" in text else [])])
         values, seed = subset["diagnostics"].iloc[0], int(subset["seed"].iloc[0])

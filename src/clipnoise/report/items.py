@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from clipnoise.report.blocks import Block, FigureBlock, ListBlock, TableBlock
 from clipnoise.report.formats import Metric
-from clipnoise.report.lazy import export, records, tables
+from clipnoise.report.lazy import canvas, export, records, tables
 from clipnoise.studies.items import PlacedItem, ReportItem
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class ItemData:
     watermark: str = ""
 
     @property
-    def item(self) -> ShownItem:
+    def item(self) -> FigureItem | TableItem:
         """The item, with the options of its kind."""
-        return cast("ShownItem", self.placed.item)
+        return cast("FigureItem | TableItem", self.placed.item)
 
     @property
     def title(self) -> str:
@@ -85,24 +85,7 @@ class ItemData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownItem(ReportItem):
-    """Base of all tables and figures."""
-
-    @abstractmethod
-    def blocks(self, data: ItemData) -> Iterator[Block]:
-        """Yield what the report shows; nothing where these runs can show nothing."""
-
-    def charts(self, data: ItemData) -> list[Any]:
-        """Return the interactive charts of it that a web page has."""
-        return []
-
-    def page_tables(self, data: ItemData) -> list[TableBlock]:
-        """Return the tables of it that a web page has."""
-        return []
-
-
-@dataclass(frozen=True, kw_only=True)
-class FigureItem(ShownItem):
+class FigureItem(ReportItem):
     """Base of all figures."""
 
     needs: ClassVar = ("draw",)
@@ -112,13 +95,30 @@ class FigureItem(ShownItem):
     def draw(self, data: ItemData) -> Figure:
         """Draw it from runs of which some have completed, with `clipnoise.report.figures`."""
 
+    def svg(self, data: ItemData) -> bytes:
+        """Return the figure as SVG, the same bytes for the same tables.
+
+        Without a completed run it says so.
+        """
+        with canvas.look():
+            if canvas.completed(data.runs, data.metric).empty:
+                panel = data.placed.panel
+                figure = canvas.blank(f"{panel}: no completed run (0/{len(data.runs)})")
+            else:
+                figure = self.draw(data)
+            return canvas.to_svg(figure, data.watermark)
+
     def blocks(self, data: ItemData) -> Iterator[Block]:
-        """Yield the drawn figure with its title and caption."""
+        """Yield the drawn figure with its title and caption, and what else the report shows."""
         yield FigureBlock(title=data.title, caption=data.placed.caption, image=data.image)
+
+    def charts(self, data: ItemData) -> list[Any]:
+        """Return the interactive charts of it that a web page has."""
+        return []
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableItem(ShownItem):
+class TableItem(ReportItem):
     """Base of all tables."""
 
     needs: ClassVar = ("block",)
@@ -138,3 +138,7 @@ class TableItem(ShownItem):
     def files(self, data: ItemData) -> Mapping[str, str]:
         """Return the table as the texts of files, by ending: CSV, Markdown and LaTeX."""
         return export.texts(self.block(data), data.watermark)
+
+    def page_tables(self, data: ItemData) -> list[TableBlock]:
+        """Return the tables of it that a web page has."""
+        return []

@@ -20,7 +20,7 @@ from jinja2 import Environment
 from clipnoise.report.baseline import baseline_of, cost_ratio
 from clipnoise.report.charts import with_intervals
 from clipnoise.report.formats import Metric, budget, named
-from clipnoise.report.items import ItemData
+from clipnoise.report.items import FigureItem, ItemData, TableItem
 from clipnoise.report.origin import digests
 from clipnoise.report.records import split
 from clipnoise.report.statistics import (
@@ -59,7 +59,12 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
         watermark=study.scale.watermark,
         description=[block for block in study.description.split("\n\n") if block.strip()],
         charts=charts,
-        overviews=[one for data in shown for one in data.item.page_tables(data)],
+        overviews=[
+            block
+            for data in shown
+            if isinstance(data.item, TableItem)
+            for block in data.item.page_tables(data)
+        ],
         columns=list(table),
         table=_table(table),
         table_code=generate_init_offline_itables_html(itables_options.dt_bundle),
@@ -190,7 +195,7 @@ def _origin(runs: pd.DataFrame) -> str:
 def _charts(shown: Iterable[ItemData], rows: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
     """Yield title, caption and charts: those of the report's items, and that of all tasks."""
     for data in shown:
-        if drawn := data.item.charts(data):
+        if isinstance(data.item, FigureItem) and (drawn := data.item.charts(data)):
             yield data.placed.title, data.placed.caption, drawn
     yield (
         "Difference to DP-SGD on each task",

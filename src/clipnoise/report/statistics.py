@@ -73,8 +73,8 @@ class Sample:
         return float(np.std(list(self.values.values()), ddof=1)) if self.n > 1 else math.nan
 
 
-def sample(runs: pd.DataFrame, metric: Metric) -> Sample:
-    """Gather the runs of one configuration, which differ only in their seed.
+def require_one_each(runs: pd.DataFrame) -> None:
+    """Require that runs which differ only in their seed have one for each seed.
 
     Raises:
         UserError: two of them have the same seed, so that they are of two configurations.
@@ -87,6 +87,15 @@ def sample(runs: pd.DataFrame, metric: Metric) -> Sample:
             f"{twice['seed'].iloc[0]:g} in one place of a figure or table. Show settings that "
             "differ in anything else apart: in panels or under labels of their own."
         )
+
+
+def sample(runs: pd.DataFrame, metric: Metric) -> Sample:
+    """Gather the runs of one configuration, which differ only in their seed.
+
+    Raises:
+        UserError: two of them have the same seed, so that they are of two configurations.
+    """
+    require_one_each(runs)
     statuses = list(runs["status"])
     done = [
         (int(seed), float(score))

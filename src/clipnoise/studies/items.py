@@ -31,6 +31,7 @@ class ReportItem:
 
     Attributes:
         panels: one or several, all by default; one with axes gives an item for each option.
+        together: shows the panels in one table or figure.
         only: the option that is shown, by axis: `{accountant: pld}`; of other axes all are.
         kind: see below.
         title: by default that of the kind, and the panel's name.
@@ -47,6 +48,7 @@ class ReportItem:
     once: ClassVar[bool] = False  # whether a report has at most one, because its file has one name
 
     panels: str | tuple[str, ...] = ()
+    together: bool = False
     only: dict[str, str] = field(default_factory=dict)
     kind: str = ""
     title: str = ""
@@ -90,17 +92,6 @@ class ReportItem:
     def published_table(self, study: str) -> str:
         """Return the published table that it needs, by name or path, or nothing."""
         return ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeveralPanels(ReportItem):
-    """An item that can show several panels at once.
-
-    Attributes:
-        together: shows the panels in one; for kinds marked ⁺.
-    """
-
-    together: bool = False
 
 
 def item_kinds() -> Mapping[str, type[ReportItem]]:

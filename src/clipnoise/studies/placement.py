@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.studies.file import NamedPanel, having
-from clipnoise.studies.items import PlacedItem, ReportItem, SeveralPanels
+from clipnoise.studies.items import PlacedItem, ReportItem
 
 
 def place_items(
@@ -46,8 +46,7 @@ def _items(
                 f"{', '.join(families)}."
             )
         shown += having((one for one in panels if one.family == family), item.only, path, key)
-    together = isinstance(item, SeveralPanels) and item.together
-    for group in [shown] if together and shown else [[one] for one in shown]:
+    for group in [shown] if item.together and shown else [[one] for one in shown]:
         methods = [method.values for one in group for method in one.panel.each_method]
         item.check(methods, str(path), key)
         if len(ranked := dict.fromkeys(one.panel.rank_by or "none" for one in group)) > 1:
@@ -57,7 +56,7 @@ def _items(
             )
         placed = _placed(item, group, panels, path, key)
         titles = _apart(group)
-        yield replace(placed, titles=titles) if together else placed
+        yield replace(placed, titles=titles) if item.together else placed
 
 
 def _apart(group: Sequence[NamedPanel]) -> tuple[str, ...]:

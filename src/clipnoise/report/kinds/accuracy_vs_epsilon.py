@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from clipnoise.report.formats import Metric, significant
 from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.report.lazy import baseline, canvas, statistics, ticker
-from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +24,7 @@ PAIRED = "seed by seed, 95% intervals"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccuracyVsEpsilon(SeveralPanels, FigureItem):
+class AccuracyVsEpsilon(FigureItem):
     """Final accuracy against ε, and the gain over dp-sgd, seed by seed, with 95% intervals."""
 
     kind: Literal["accuracy-vs-epsilon"] = "accuracy-vs-epsilon"

@@ -14,7 +14,6 @@ from clipnoise.report.blocks import Block, FigureBlock
 from clipnoise.report.formats import budget
 from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.report.lazy import alt, baseline, canvas, charts, records, tasks
-from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +27,7 @@ FEW = 6  # methods that a sentence names
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangesFigure(SeveralPanels, FigureItem):
+class ChangesFigure(FigureItem):
     """How much better methods are than with another option of an axis, with 95% intervals: `{kind:
     changes, only: {accountant: pld}, against: {accountant: rdp}}`.
 

@@ -10,14 +10,13 @@ from clipnoise.report.formats import METRICS, Metric
 from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.report.lazy import canvas, lines
 from clipnoise.studies.file import CurveMetric
-from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curves(SeveralPanels, FigureItem):
+class Curves(FigureItem):
     """A metric along training, mean and standard deviation over seeds.
 
     Attributes:

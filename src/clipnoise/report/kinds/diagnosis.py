@@ -11,7 +11,6 @@ from clipnoise.report.formats import DASH, budget
 from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.report.lazy import canvas, pd, records, rows, statistics, tables
 from clipnoise.studies.diagnosis import ASKED, CHANGES
-from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +29,7 @@ NOTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis(SeveralPanels, FigureItem):
+class Diagnosis(FigureItem):
     """What of privacy costs accuracy, in a study that `clipnoise diagnose` writes."""
 
     kind: Literal["diagnosis"] = "diagnosis"

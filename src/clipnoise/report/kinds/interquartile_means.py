@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.report.lazy import canvas, tasks
-from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
-class InterquartileMeans(SeveralPanels, FigureItem):
+class InterquartileMeans(FigureItem):
     """Over datasets: the interquartile mean over all runs, per budget."""
 
     kind: Literal["interquartile-means"] = "interquartile-means"

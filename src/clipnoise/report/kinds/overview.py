@@ -12,7 +12,6 @@ from clipnoise.report.blocks import Grid, HeadGroup, PrintedCell, PrintedRow, Ta
 from clipnoise.report.formats import DASH, Metric, budget, count, decimal, exact, safe_csv
 from clipnoise.report.items import ItemData, TableItem
 from clipnoise.report.lazy import baseline, export, records, tables
-from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,13 +26,13 @@ Column = tuple[str, str]  # group and heading
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverviewTable(SeveralPanels, TableItem):
+class OverviewTable(TableItem):
     """By private method: mean, worst and best gain over dp-sgd at each ε, and relative time. A
     report has at most one, which is also written to `overview.csv`, `.md` and `.tex`.
 
     Attributes:
-        changes: further columns, by heading: the option to compare with, by axis, such as `{"η ÷
-            2": {part: half-rate}}`.
+        changes: further columns, by heading: the option to compare with, by axis, such as `{"by
+            RDP": {accountant: rdp}}`.
     """
 
     once: ClassVar = True

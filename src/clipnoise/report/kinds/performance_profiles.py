@@ -10,7 +10,6 @@ from clipnoise.lazy import np
 from clipnoise.report.formats import Metric
 from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.report.lazy import baseline, canvas, records, statistics, tasks
-from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +25,7 @@ TAIL = 0.05  # of the scores that lie to the left of a profile: one bad method w
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerformanceProfiles(SeveralPanels, FigureItem):
+class PerformanceProfiles(FigureItem):
     """Over datasets: the share of runs that reach each score τ."""
 
     kind: Literal["performance-profiles"] = "performance-profiles"

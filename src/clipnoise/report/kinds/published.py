@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.report.blocks import Grid, HeadGroup, PrintedCell, PrintedRow, TableBlock
 from clipnoise.report.formats import budget, count
 from clipnoise.report.items import ItemData
-from clipnoise.report.kinds.table import PanelResults
+from clipnoise.report.kinds.table import ResultsTable
 from clipnoise.report.lazy import published, tables
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedTable(PanelResults):
+class PublishedTable(ResultsTable):
     """As `table`, with [what a paper prints](reproduce.md#compare-with-a-published-table) and the
     difference.
 
@@ -25,6 +25,7 @@ class PublishedTable(PanelResults):
         side_by_side: whether panels that are `together` have columns of their own.
     """
 
+    heading: ClassVar = "Published"
     kind: Literal["published"] = "published"
     published: str = ""
     side_by_side: bool = False

@@ -9,18 +9,19 @@ from typing import ClassVar, Literal
 from clipnoise.report.blocks import TableBlock
 from clipnoise.report.items import ItemData, TableItem
 from clipnoise.report.lazy import export, published, tables
-from clipnoise.studies.items import SeveralPanels
 
 
 @dataclass(frozen=True, kw_only=True)
-class PanelResults(SeveralPanels, TableItem):
-    """Base of the tables of a panel's results.
+class ResultsTable(TableItem):
+    """Final metrics by method and budget.
 
     Attributes:
         costs: whether to add times, memory, passes and audits.
     """
 
+    heading: ClassVar = "Results"
     results: ClassVar = True
+    kind: Literal["table"] = "table"
     costs: bool = False
 
     def file(self, panel: str) -> str:
@@ -48,11 +49,3 @@ class PanelResults(SeveralPanels, TableItem):
             ".md": export.to_markdown(table.block, data.watermark),
             ".tex": export.to_latex(table.block, data.watermark),
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResultsTable(PanelResults):
-    """Final metrics by method and budget."""
-
-    heading: ClassVar = "Results"
-    kind: Literal["table"] = "table"

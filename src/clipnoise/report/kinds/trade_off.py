@@ -11,7 +11,6 @@ from clipnoise.privacy.profile import PrivacyProfile, rounded_up
 from clipnoise.report.formats import budget, listing
 from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.report.lazy import canvas, styles
-from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +26,7 @@ ADJACENCY = "add-remove"  # any other one is named
 
 
 @dataclass(frozen=True, kw_only=True)
-class TradeOff(SeveralPanels, FigureItem):
+class TradeOff(FigureItem):
     """The true positive rate that no attack exceeds at each false positive rate, a line for each
     mechanism of the private runs, with μ of Gaussian differential privacy.
     """
