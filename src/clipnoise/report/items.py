@@ -1,7 +1,8 @@
 """Tables and figures of a report: what a kind gets, and what it has to say.
 
 A kind is one file of `clipnoise.report.kinds`. It imports nothing heavy at its top, because a study
-file is read with it: what it is made with comes from `clipnoise.report.lazy`.
+file is read with it: modules of `clipnoise.report` and its `figures` are taken as a whole, and
+libraries within functions.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from clipnoise.report import export, records, tables
 from clipnoise.report.blocks import Block, FigureBlock, ListBlock, TableBlock
+from clipnoise.report.figures import canvas
 from clipnoise.report.formats import Metric
-from clipnoise.report.lazy import canvas, export, records, tables
 from clipnoise.studies.items import PlacedItem, ReportItem
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What figures across tasks share: subplots per budget, means with intervals, and legends."""
+"""What figures across tasks share: subplots per budget, means with intervals, and scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from clipnoise.report.baseline import BASELINE, baseline_of, scored
+from clipnoise.report.baseline import scored
 from clipnoise.report.figures import canvas
 from clipnoise.report.formats import Metric, budget, count
 from clipnoise.report.records import private_or_all, split
@@ -19,7 +19,6 @@ from clipnoise.report.statistics import Scores, interquartile_interval
 
 COLUMNS = 3
 TASK = ("dataset", "model")
-MANY, LEADERS = 10, 3  # of more lines than these, only the best of each subplot are named
 
 
 def subplots(runs: pd.DataFrame) -> tuple[list[canvas.Series], list[tuple[str, pd.DataFrame]]]:
@@ -54,33 +53,6 @@ def mean(ax: Axes, height: int, series: canvas.Series, scores: Scores, metric: M
     look = series.style
     ax.plot(span, [height] * len(span), color=look.colour, linewidth=2.2)
     canvas.dot(ax, metric.factor * value, height, look)
-
-
-def named(
-    every: list[canvas.Series], ranks: list[dict[canvas.Series, float]]
-) -> list[canvas.Series]:
-    """Return the series to draw in colour: all, or the baseline and the best of many.
-
-    `ranks` has for each subplot the value of each series; a greater one is better.
-    """
-    if len(every) <= MANY:
-        return every
-    base = baseline_of(one.key for one in every)
-    best = [
-        sorted(values, key=lambda one: np.nan_to_num(-values[one], nan=np.inf))[:LEADERS]
-        for values in ranks
-    ]
-    chosen = {one for ones in best for one in ones}
-    return [one for one in every if one in chosen or one.key == base]
-
-
-def legend(
-    figure: Figure, every: list[canvas.Series], named: list[canvas.Series], best: str
-) -> None:
-    """Put a legend below a figure that says which series are named, if not all are."""
-    behind = len(every) - len(named)
-    title = f"Named: {BASELINE}, and in each subplot the {LEADERS} {best}" if behind else ""
-    canvas.legend(figure, named, title, behind)
 
 
 def scores(

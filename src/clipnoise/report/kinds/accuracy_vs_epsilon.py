@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clipnoise.report import baseline, statistics
+from clipnoise.report.figures import canvas
 from clipnoise.report.formats import Metric, significant
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import baseline, canvas, statistics, ticker
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +63,8 @@ def _baseline(every: Sequence[Series]) -> Series | None:
 
 def _epsilons(ax: Axes, runs: pd.DataFrame) -> None:
     """Make the horizontal axis that of the budgets of some runs."""
+    from matplotlib import ticker
+
     ax.set(xscale="log", xlabel="Privacy budget ε")
     ticks = sorted(runs["at"].dropna().unique())
     ax.xaxis.set_major_locator(ticker.FixedLocator(ticks))

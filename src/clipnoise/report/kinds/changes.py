@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Len
 
 from clipnoise.lazy import np
+from clipnoise.report import baseline, charts, records
 from clipnoise.report.blocks import Block, FigureBlock
+from clipnoise.report.figures import canvas, tasks
 from clipnoise.report.formats import budget
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import alt, baseline, canvas, charts, records, tasks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,6 +81,8 @@ class ChangesFigure(FigureItem):
 
     def charts(self, data: ItemData) -> list[Any]:
         """Draw the mean change of each method from some panels to others, a tick for each task."""
+        import altair as alt
+
         metric, found = data.metric, self._changes(data)
         points = [
             {

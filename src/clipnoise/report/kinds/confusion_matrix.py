@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from clipnoise.lazy import np
+from clipnoise.report import confusion
+from clipnoise.report.figures import canvas
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import canvas, confusion
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from clipnoise.report.figures import canvas, lines
 from clipnoise.report.formats import METRICS, Metric
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import canvas, lines
 from clipnoise.studies.file import CurveMetric
 
 if TYPE_CHECKING:

@@ -6,15 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clipnoise.report import records, statistics, tables
 from clipnoise.report.blocks import Block, FigureBlock, ListBlock
+from clipnoise.report.figures import canvas, rows
 from clipnoise.report.formats import DASH, budget
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import canvas, pd, records, rows, statistics, tables
 from clipnoise.studies.diagnosis import ASKED, CHANGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from clipnoise.report.statistics import Interval, Sample

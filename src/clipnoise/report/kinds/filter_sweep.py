@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from clipnoise.lazy import np
+from clipnoise.report.figures import canvas, rows
 from clipnoise.report.formats import significant
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import canvas, linalg, rows, ticker
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +71,8 @@ def noise_gain(a: Coefficients, b: Coefficients) -> float:
 
     Source: DP-PMLF, the noise term of the convergence bound.
     """
+    from scipy import linalg
+
     constant = sum(b) / (1 + sum(a)) if 1 + sum(a) else math.inf
     if constant == 0 or (a and max(abs(np.roots([1.0, *a]))) >= 1):
         return math.inf
@@ -117,6 +119,8 @@ def _taps(runs: pd.DataFrame) -> Taps:
 
 
 def _gain(ax: Axes, every: list[canvas.Series], taps: list[Taps]) -> None:
+    from matplotlib import ticker
+
     gains = [noise_gain(a, b) for a, b in taps]
     ax.set(xscale="log", title="Noise gain", xlabel="Variance factor Σκ̂²")
     for height, (series, gain) in enumerate(zip(every, gains, strict=True)):

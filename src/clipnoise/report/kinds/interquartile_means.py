@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from clipnoise.report.figures import canvas, tasks
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import canvas, tasks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clipnoise.report import confusion, records, tables
 from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import ACCURACY, LOSS, budget, measured_in
 from clipnoise.report.items import ItemData, TableItem
-from clipnoise.report.lazy import confusion, records, tables
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from clipnoise.report import diagnostics
+from clipnoise.report.figures import histograms, noise_bias
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import diagnostics, histograms, noise_bias
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

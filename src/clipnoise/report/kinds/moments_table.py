@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from clipnoise.report import diagnostics
 from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import DASH, significant
 from clipnoise.report.items import ItemData, TableItem
-from clipnoise.report.lazy import diagnostics
 
 if TYPE_CHECKING:
     from clipnoise.report.diagnostics import Diagnosed

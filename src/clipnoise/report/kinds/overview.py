@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.lazy import np
+from clipnoise.report import baseline, export, records, tables
 from clipnoise.report.blocks import Grid, HeadGroup, PrintedCell, PrintedRow, TableBlock
 from clipnoise.report.formats import DASH, Metric, budget, count, decimal, exact, safe_csv
 from clipnoise.report.items import ItemData, TableItem
-from clipnoise.report.lazy import baseline, export, records, tables
 
 if TYPE_CHECKING:
     import pandas as pd

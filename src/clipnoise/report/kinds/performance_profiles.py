@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from clipnoise.lazy import np
+from clipnoise.report import baseline, records, statistics
+from clipnoise.report.figures import canvas, tasks
 from clipnoise.report.formats import Metric
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import baseline, canvas, records, statistics, tasks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from clipnoise.report.statistics import Scores
 
 THRESHOLDS = 101
+MANY, LEADERS = 10, 3  # of more lines than these, only the best of each subplot are named
 TAIL = 0.05  # of the scores that lie to the left of a profile: one bad method would squeeze it
 
 
@@ -48,7 +50,7 @@ class PerformanceProfiles(FigureItem):
             }
             for lines, places in zip(found, at, strict=True)
         ]
-        named = tasks.named(every, areas)
+        named = _named(every, areas)
         for (ax, _), base, lines, places in zip(subplots, levels, found, at, strict=True):
             if not len(places):
                 ax.set_title("")
@@ -63,8 +65,24 @@ class PerformanceProfiles(FigureItem):
             ax.set_ylim(-0.02, 1.02)
         sign = "≥" if metric.higher_is_better else "≤"
         subplots[0][0].set_ylabel(f"Share of runs: {metric.inline} {sign} τ")
-        tasks.legend(figure, every, named, "with the largest area under their profiles")
+        behind = len(every) - len(named)
+        best = f"the {LEADERS} with the largest area under their profiles"
+        title = f"Named: {baseline.BASELINE}, and in each subplot {best}" if behind else ""
+        canvas.legend(figure, named, title, behind)
         return figure
+
+
+def _named(every: list[Series], areas: Sequence[Mapping[Series, float]]) -> list[Series]:
+    """Return the series to draw in colour: all, or the baseline and the best of many."""
+    if len(every) <= MANY:
+        return every
+    base = baseline.baseline_of(one.key for one in every)
+    best = [
+        sorted(values, key=lambda one: np.nan_to_num(-values[one], nan=np.inf))[:LEADERS]
+        for values in areas
+    ]
+    chosen = {one for ones in best for one in ones}
+    return [one for one in every if one in chosen or one.key == base]
 
 
 def _thresholds(found: Mapping[Series, Scores], levels: Mapping[Any, float]) -> NDArray[np.float64]:

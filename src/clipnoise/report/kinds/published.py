@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clipnoise.report import published, tables
 from clipnoise.report.blocks import Grid, HeadGroup, PrintedCell, PrintedRow, TableBlock
 from clipnoise.report.formats import budget, count
 from clipnoise.report.items import ItemData
 from clipnoise.report.kinds.table import ResultsTable
-from clipnoise.report.lazy import published, tables
 
 if TYPE_CHECKING:
     from clipnoise.report.tables import Table

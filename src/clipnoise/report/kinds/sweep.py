@@ -11,8 +11,8 @@ from pydantic import StringConstraints
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.methods.base import methods
+from clipnoise.report.figures import heat_map, momentum, sweeps
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import heat_map, momentum, sweeps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

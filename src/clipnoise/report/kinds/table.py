@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from clipnoise.report import export, published, tables
 from clipnoise.report.blocks import TableBlock
 from clipnoise.report.items import ItemData, TableItem
-from clipnoise.report.lazy import export, published, tables
 
 
 @dataclass(frozen=True, kw_only=True)

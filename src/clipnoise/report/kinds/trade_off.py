@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.lazy import np
 from clipnoise.privacy.profile import PrivacyProfile, rounded_up
+from clipnoise.report.figures import canvas, styles
 from clipnoise.report.formats import budget, listing
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import canvas, styles
 
 if TYPE_CHECKING:
     import pandas as pd
