@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from clipnoise.report import published, tables
 from clipnoise.report.blocks import Grid, HeadGroup, PrintedCell, PrintedRow, TableBlock
 from clipnoise.report.formats import budget, count
 from clipnoise.report.items import ItemData
-from clipnoise.report.kinds.table import ResultsTable
+from clipnoise.report.kinds.table import PanelResults
 
 if TYPE_CHECKING:
     from clipnoise.report.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedTable(ResultsTable):
+class PublishedTable(PanelResults):
     """As `table`, with [what a paper prints](reproduce.md#compare-with-a-published-table) and the
     difference.
 
@@ -25,7 +25,6 @@ class PublishedTable(ResultsTable):
         side_by_side: whether panels that are `together` have columns of their own.
     """
 
-    heading: ClassVar = "Published"
     kind: Literal["published"] = "published"
     published: str = ""
     side_by_side: bool = False

@@ -12,16 +12,14 @@ from clipnoise.report.items import ItemData, TableItem
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultsTable(TableItem):
-    """Final metrics by method and budget.
+class PanelResults(TableItem):
+    """Base of the tables of a panel's results.
 
     Attributes:
         costs: whether to add times, memory, passes and audits.
     """
 
-    heading: ClassVar = "Results"
     results: ClassVar = True
-    kind: Literal["table"] = "table"
     costs: bool = False
 
     def file(self, panel: str) -> str:
@@ -49,3 +47,11 @@ class ResultsTable(TableItem):
             ".md": export.to_markdown(table.block, data.watermark),
             ".tex": export.to_latex(table.block, data.watermark),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsTable(PanelResults):
+    """Final metrics by method and budget."""
+
+    heading: ClassVar = "Results"
+    kind: Literal["table"] = "table"
