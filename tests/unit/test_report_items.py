@@ -29,11 +29,13 @@ from clipnoise.studies.study import load_study
 
 DOCS = Path(__file__).parents[2] / "docs"
 GIVEN = {"over": "beta", "against": {"part": "first"}}  # options that some kinds require
+PANELS = ("comparison", "other")  # of the same runs
 FORMS: list[tuple[str, dict[str, Any]]] = [  # figures that options make of a kind
     ("curves", {"along": "epsilon"}),
     *(("moments", {"show": show}) for show in ("estimates", "corrections", "noise-bias")),
     ("sweep", {"over": ("beta", "history")}),
     ("sweep", {"over": "beta", "rho": True}),
+    *((kind, {"panels": PANELS}) for kind in ("ablation", "confusion-matrix", "moments")),
 ]
 OTHERS = {"against": ("other",)}
 DIAGNOSED = diagnostics()
@@ -66,7 +68,7 @@ def rows() -> list[dict[str, Any]]:
             test_accuracy=0.7 + 0.05 * rank + 0.01 * seed,
             **more,
         )
-        for panel in ("comparison", "other")
+        for panel in PANELS
         for dataset in ("set-0", "set-1")
         for rank, (method, (more, budget)) in enumerate(METHODS.items())
         for seed in (1, 2)
@@ -122,6 +124,7 @@ def test_a_figure_is_drawn_and_says_where_no_run_has_completed(
     [
         *((name, {}) for name, one in item_kinds().items() if not one.drawn),
         *(("metrics", {"by": by}) for by in ("class", "group")),
+        *((kind, {"panels": PANELS}) for kind in ("metrics", "moments-table")),
     ],
     ids=str,
 )
@@ -137,6 +140,22 @@ def test_a_table_is_printed_in_the_report_and_as_files(
     assert data.placed.file
     empty = made_of(kind, tables[0][:0], tables[1][:0], **options)
     assert list(empty.item.blocks(empty))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("table", {}), ("metrics", {}), ("metrics", {"by": "class"}), ("moments-table", {})],
+    ids=str,
+)
+def test_two_configurations_in_one_place_are_refused(
+    kind: str, options: dict[str, Any], tables: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    """Panels that are shown together may have methods of one label that differ otherwise."""
+    runs, curves = tables
+    mixed = runs.assign(hash=[f"{row}" for row in range(len(runs))])
+    data = made_of(kind, mixed, curves, panels=PANELS, **options)
+    with pytest.raises(UserError, match="label"):
+        list(data.item.blocks(data))
 
 
 def test_reading_a_study_loads_no_library_that_computes_or_draws() -> None:

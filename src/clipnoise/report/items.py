@@ -111,7 +111,7 @@ class FigureItem(ReportItem):
             return canvas.to_svg(figure, data.watermark)
 
     def blocks(self, data: ItemData) -> Iterator[Block]:
-        """Yield the drawn figure with its title and caption, and what else the report shows."""
+        """Yield the drawn figure with its title and caption."""
         yield FigureBlock(title=data.title, caption=data.placed.caption, image=data.image)
 
     def charts(self, data: ItemData) -> list[Any]:
