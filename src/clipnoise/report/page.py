@@ -31,7 +31,6 @@ from clipnoise.report.tables import NOT_AUDITED, Cell, build_table
 from clipnoise.studies.status import span
 from clipnoise.studies.study import Study
 
-HEIGHT = 18  # pixels per method
 DIGITS = {"σ": 3, "δ": None}  # of a number in the table, where not two
 
 
