@@ -139,7 +139,8 @@ def test_each_example_is_in_one_step_of_each_epoch_and_all_steps_are_as_likely()
         "random-allocation", examples=30, expected_batch_size=7, steps=10,
         accountant="pld-allocation",
     )  # fmt: skip
-    assert (of.participation.groups, of.participation.releases()) == (5, 2)
+    drawn = of.participation
+    assert (drawn.groups, drawn.sampling_rate, drawn.releases()) == (5, 0.2, 2)
     counts = torch.zeros(5, 30)
     for seed in range(400):
         stream = of.batches(torch.Generator().manual_seed(seed))

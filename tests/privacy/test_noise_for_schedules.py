@@ -285,6 +285,12 @@ def test_a_schedule_of_the_users_cannot_change_between_accounting_and_training()
     )
 
 
+def test_noise_may_be_for_a_schedule_that_is_not_the_run_s_own() -> None:
+    given = replace(NOISE[0], rates=CosineSchedule(peak=3.0))
+    for learning_rate in (0.5, LinearSchedule(peak=2.0), None):
+        assert in_run(given, learning_rate, 14) == replace(given, rates=CosineSchedule(peak=1.0))
+
+
 def test_a_method_whose_rates_come_in_phases_has_no_schedule_to_follow() -> None:
     phases = {
         **{"id": "dp2-rmsprop", "learning_rates": [0.1, 0.1]},

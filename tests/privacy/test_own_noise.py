@@ -159,6 +159,16 @@ def test_entries_that_describe_no_strategy_are_refused(entries: str, folder: Pat
     assert "planted.py" in str(error.value)
 
 
+@pytest.mark.parametrize("below", ["8.0", "-8.0"])
+def test_noise_may_grow_to_hundreds_of_thousands_of_standard_deviations(
+    below: str, folder: Path
+) -> None:
+    """With 1 and x in each column, it is multiplied by −x from step to step."""
+    strategy = planted(folder, f"[1.0, {below}]").strategy(6, 6)
+    assert strategy is not None
+    assert strategy.squared_row_norms[-1] == pytest.approx(65 * (64**6 - 1) / 63)
+
+
 def test_an_inverse_is_given_as_a_column(folder: Path) -> None:
     with pytest.raises(UserError, match=r"entries must have shape \(b,\); they have \(6, 6\)"):
         planted(folder, "np.eye(steps)", inverse=True).strategy(6, 1)

@@ -78,6 +78,14 @@ def test_every_view_of_a_strategy_agrees_with_its_matrix(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_no_more_vectors_are_kept_than_are_mixed(kind: str) -> None:
+    """The tree keeps that of its highest level for a step that the run may not reach."""
+    strategy = example(kind)
+    mixed = max(len(strategy.weights(t)) for t in range(1, strategy.steps + 1))
+    assert strategy.slots == mixed + isinstance(strategy, Tree)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_column_is_longer_than_one_and_the_first_is_one(kind: str) -> None:
     matrix = fitted(example(kind), 50).matrix()
     norms = (matrix**2).sum(axis=0)
@@ -159,6 +167,16 @@ def test_dense_is_no_worse_than_any_toeplitz_strategy(steps: int) -> None:
     dense = prefix_sum_rmse(optimal_dense(steps, tolerance=1e-9))
     toeplitz = prefix_sum_rmse(optimal_toeplitz(steps, steps))
     assert dense <= toeplitz * (1 + 1e-9) <= prefix_sum_rmse(square_root(steps)) * (1 + 2e-9)
+
+
+def test_the_first_round_finds_the_square_root_of_the_gram_matrix() -> None:
+    """CᵀC = S^½, scaled to a diagonal of ones, is within any loose tolerance."""
+    workload = np.tril(np.ones((5, 5)))
+    values, vectors = np.linalg.eigh(workload.T @ workload)
+    root = (vectors * np.sqrt(values)) @ vectors.T
+    scale = np.sqrt(np.diag(root))
+    matrix = optimal_dense(5, tolerance=1, rounds=1).matrix()
+    np.testing.assert_allclose(matrix.T @ matrix, root / np.outer(scale, scale), rtol=1e-9)
 
 
 def test_all_columns_of_a_dense_strategy_have_norm_one() -> None:

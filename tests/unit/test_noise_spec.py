@@ -89,6 +89,10 @@ def test_bands_never_exceed_the_steps(noise: NoiseCorrelation, steps: int, bands
     assert noise.bands_over(steps) == bands
 
 
+def test_one_step_of_tree_noise_costs_one_release() -> None:
+    assert [TreeNoise().prefix_cost(steps, 1) for steps in (0, 1)] == [1.0, 1.0]
+
+
 def test_importing_the_spec_and_the_accounting_loads_nothing_heavy() -> None:
     code = (
         "import sys, clipnoise.privacy.noise, clipnoise.privacy.participation\n"
