@@ -21,6 +21,7 @@ from clipnoise.privacy import calibration
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import (
+    ROUNDING,
     TOLERANCE,
     Calibration,
     calibrate,
@@ -240,6 +241,14 @@ def test_a_calibration_that_was_changed_in_memory_is_refused_for_a_run() -> None
     found = calibrate(target())
     with pytest.raises(UserError, match=r"calibration: states ε 1.*, but .* 0\.01, costs ε"):
         replace(found, noise_multiplier=0.01).check(target())
+
+
+def test_no_more_than_rounding_errors_are_forgiven_where_epsilon_is_zero() -> None:
+    found = calibrate(target(epsilon=None, noise_multiplier=1e4, delta=0.01))
+    assert found.epsilon == 0
+    replace(found, epsilon=ROUNDING / 2).verify()
+    with pytest.raises(UserError, match="states ε 2e-06, but"):
+        replace(found, epsilon=2 * ROUNDING).verify()
 
 
 def test_a_file_whose_noise_is_not_the_one_that_was_asked_for_is_refused(tmp_path: Path) -> None:

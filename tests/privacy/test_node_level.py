@@ -18,7 +18,9 @@ from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.nodes import node_curve, node_epsilon
 from clipnoise.privacy.accountants.poisson import ORDERS, AccountantError, Releases, rdp_curve
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.microbatches import MicroBatches
+from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.queries import ClippedMean
 from clipnoise.privacy.samplers import SAMPLERS
 from clipnoise.privacy.units import Node
@@ -164,3 +166,10 @@ def test_the_participation_of_nodes_counts_the_gradients_that_change(
 
     assert (participation.affected_examples, participation.examples) == (4, counted)
     assert SAMPLERS[sampler].proves("rdp", "add-remove-node")
+
+
+def test_runs_that_are_not_private_draw_poisson_batches_of_nodes_too() -> None:
+    of = Mechanism.asked_for(
+        None, unit=Node(count=100, degree=3), size=10, steps=7, query=ClippedMean()
+    )
+    assert of.participation == Participation(sampling_rate=0.1, steps=7, affected_examples=4)

@@ -55,12 +55,22 @@ def test_seeded_noise_reaches_as_far_as_stated(dtype: torch.dtype) -> None:
     assert expected > REACH
 
 
+class Ones:
+    """A cipher that gives nothing but ones."""
+
+    def update(self, data: bytes) -> bytes:
+        return b"\xff" * len(data)
+
+
+def test_secure_uniforms_have_all_the_digits_of_the_seeded_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(draws, "_stream", Ones)
+    assert set(Draws(None).uniform(FEW).tolist()) == {EXTREME}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_secure_noise_reaches_as_far(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ones:
-        def update(self, data: bytes) -> bytes:
-            return b"\xff" * len(data)
-
     monkeypatch.setattr(draws, "_stream", Ones)
     z = secure_normals((FEW,), torch.zeros(0, dtype=dtype))
     assert float(z.abs().max()) > REACH
@@ -151,6 +161,18 @@ def test_what_is_not_in_the_tail_is_what_the_generator_drew(
     assert torch.equal(z[body], plain[body])
     assert (z[~body].abs() >= TAIL).all()
     assert torch.equal(z.sign(), plain.sign())
+
+
+def test_the_tail_is_drawn_again_on_other_devices_as_on_the_cpu() -> None:
+    class Elsewhere(torch.Tensor):
+        is_cpu = False
+
+    here, there = (
+        Draws(generator("noise", 0)).normals((20_000,), like)
+        for like in (torch.zeros(0), torch.zeros(0).as_subclass(Elsewhere))
+    )
+    assert (here.abs() > TAIL).any()
+    assert torch.equal(here, there.as_subclass(torch.Tensor))
 
 
 def test_a_stream_goes_on_bit_for_bit_after_numbers_from_the_tail() -> None:

@@ -215,6 +215,21 @@ def test_a_law_that_is_none_is_refused(values: dict[str, Any], said: str) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize(
+    "numbers", [{"sampler": "full", "sampling_rate": 1}, {"affected_examples": 3}]
+)
+def test_a_choice_is_covered_only_for_poisson_batches_of_examples(numbers: dict[str, Any]) -> None:
+    values: dict[str, Any] = {"epsilon": 1, "delta": 1e-5, "sampling_rate": 0.1, "steps": 9}
+    flat_budget(**values | numbers)
+    with pytest.raises(UserError, match="trials: what a choice costs is known for"):
+        flat_budget(**values | numbers, trials=LAWS[0])
+
+
+def test_a_law_says_what_it_is() -> None:
+    assert str(DrawnTrials(mean=8, shape=6)) == "negative-binomial of shape 6, 8 expected"
+    assert str(DrawnTrials(mean=4, law="poisson")) == "poisson, 4 expected"
+
+
+@pytest.mark.parametrize(
     ("trials", "target", "rate", "steps"),
     [(LAWS[0], 0.5, 0.1, 40), pytest.param(LAWS[4], 2.0, 0.5, 9, marks=pytest.mark.long)],
 )

@@ -6,6 +6,7 @@ in on purpose as well: the check must catch it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,12 @@ from clipnoise.core.query import Component, Query
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.gradients.clipping import clip_factors, clipped_sum, row_norms
-from clipnoise.privacy.queries import IndependentMoments, JointMoments, JointMomentsAsPublished
+from clipnoise.privacy.queries import (
+    CleanClippedMean,
+    IndependentMoments,
+    JointMoments,
+    JointMomentsAsPublished,
+)
 
 D, LAYERS = 5, (2, 3)
 TOLERANCE = 1 + 1e-9
@@ -130,6 +136,21 @@ def clippings(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
             past=[theta] * (t - 1),
         )
     yield from seen.values()
+
+
+def test_moments_declare_what_their_formulas_say() -> None:
+    """At C = 1/2 and B = 4; with c = 1/(2C²) = 2, the second half of a pair moves twice as far."""
+    declared = {
+        IndependentMoments(): [(1 / 8, math.sqrt(2)), (9 / 64, math.sqrt(2))],
+        JointMoments(): [(1 / 4, math.sqrt(5)), (1 / 4, math.sqrt(5) / 2)],
+    }
+    for query, expected in declared.items():
+        found = [(one.sensitivity, one.noise_factor) for one in query.components(0.5, 4.0)]
+        assert found == [pytest.approx(numbers) for numbers in expected]
+
+
+def test_a_mean_that_shows_what_clipping_does_takes_no_noise() -> None:
+    assert CleanClippedMean().components(0.5, 4.0) == (Component(1 / 8, noise_factor=0.0),)
 
 
 @pytest.mark.parametrize("b", [1.0, 4.0, 32.5])

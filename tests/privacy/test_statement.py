@@ -11,8 +11,9 @@ from every_method import METHODS, build, required
 from mechanisms import mechanism
 
 from clipnoise.errors import UserError
-from clipnoise.privacy.claim import NEIGHBOURS, NOT_COVERED
+from clipnoise.privacy.claim import NEIGHBOURS, NOT_COVERED, PrivacyStatement
 from clipnoise.privacy.draws import REACH
+from clipnoise.privacy.noise.buffered import BufferedNoise
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
 
@@ -101,6 +102,34 @@ def test_the_statement_names_the_adjacency_that_was_proved(
     assert (statement.claim, statement.adjacency) == (claim, adjacency)
     assert calibration is not None
     assert calibration.adjacency == adjacency
+
+
+def test_the_statement_has_the_numbers_of_its_mechanism_and_of_its_calibration() -> None:
+    noise = {"kind": "blt", "buffers": 2}
+    run = digits(sampler="cyclic", noise=noise, accountant="rdp", delta=1e-4, secure_noise=True)
+    calibration = budget(run)
+    assert calibration is not None
+    statement = privacy_statement(run, calibration)
+    expected = {
+        **{"epsilon": calibration.epsilon, "epsilon_target": None, "delta": 1e-4},
+        **{"noise_multiplier": 2.0, "accountant": "rdp", "sampler": "cyclic", "unit": "example"},
+        **{"sensitivity": 0.01, "microbatch_size": 1, "caveat": None, "clip_norm": 1.0},
+        **{"sampling_rate": 100 / 1300, "noise": BufferedNoise(buffers=2), "groups": 13},
+        **{"steps": 30, "examples": 1300, "randomness": "secure", "release": "full"},
+    }
+    assert {name: getattr(statement, name) for name in expected} == expected
+
+
+def test_a_profile_is_that_of_the_mechanism_where_anything_is_protected() -> None:
+    """In a fixed order three releases at σ = 2 are one of the Gaussian mechanism at 2/√3."""
+    run = digits(sampler="cyclic")
+    calibration = budget(run)
+    assert calibration is not None
+    profile = privacy_statement(run, calibration).with_profile(calibration).profile
+    assert profile is not None
+    assert profile.mu == pytest.approx(3**0.5 / 2)
+    assert profile.point == (calibration.epsilon, 1 / 1300)
+    assert PrivacyStatement(claim="non-private").with_profile(calibration).profile is None
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed-size", "cyclic-poisson"])

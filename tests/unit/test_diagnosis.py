@@ -16,6 +16,8 @@ from reporting_data import draw_figure, item_data, run_row, write_table
 from clipnoise.cli.program import run as clipnoise
 from clipnoise.errors import UserError
 from clipnoise.methods.base import example, methods
+from clipnoise.privacy.budget import Privacy
+from clipnoise.privacy.counterfactual import Counterfactual
 from clipnoise.report.records import collected, read_runs
 from clipnoise.run.outcome import Clock
 from clipnoise.run.provenance import Provenance
@@ -127,6 +129,24 @@ def test_a_changed_run_claims_nothing_and_says_so_wherever_it_is_named(
     assert run.hash != private.hash
     assert from_mapping(to_mapping(run)) == run
     assert "counterfactual" not in to_mapping(private)["privacy"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (NEITHER, "without noise or clipping"),
+        (NOISELESS, "without noise"),
+        ({"clipping": False}, "without clipping"),
+        ({"noise": 0.1}, "noise × 0.1"),
+        ({"noise": 0.1, "clipping": False}, "without clipping, noise × 0.1"),
+    ],
+)
+def test_a_label_says_what_was_asked_for_and_what_was_changed(
+    changed: dict[str, Any], words: str
+) -> None:
+    same = Counterfactual(**changed)
+    assert Privacy(epsilon=8, counterfactual=same).label == f"eps=8, {words}, non-private"
+    assert Privacy(noise_multiplier=0.5).label == "sigma=0.5"
 
 
 @pytest.mark.parametrize(
