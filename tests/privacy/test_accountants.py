@@ -14,11 +14,14 @@ from clipnoise.privacy.accountants import poisson
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import (
     ORDERS,
+    PLD_INTERVALS,
     POISSON_ACCOUNTANTS,
     PRV_EPSILON_ERROR,
     AccountantError,
+    Releases,
     epsilon,
     rdp_curve,
+    sampled_delta,
 )
 
 TRAINING = [
@@ -53,6 +56,31 @@ def test_composition_without_subsampling_divides_sigma_by_the_root_of_steps(
 ) -> None:
     composed = bound(accountant, 8.0, 1.0, 16, 1e-5)
     assert composed == pytest.approx(bound(accountant, 2.0, 1.0, 1, 1e-5), abs=2e-3)
+
+
+def test_prv_leaves_room_for_its_errors_where_no_loss_is_left() -> None:
+    releases = Releases(noise_multiplier=1.0, sampling_rate=0.1, steps=10, delta=1e-6)
+    rounding = poisson._composed_prv(releases)[1]
+    assert rounding > 0
+    (found,) = sampled_delta("prv", releases, np.array([600.0]))
+    assert found == pytest.approx(rounding + 1e-9, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "width"), [(0.5, 0.01, 1e-3), (5, 0.1, 2e-4), (5, 0.3, 1e-3), (50, 0.01, 1e-4)]
+)
+def test_the_grid_of_losses_is_a_fiftieth_of_their_spread_or_the_finest(
+    sigma: float, q: float, width: float
+) -> None:
+    """The spread is q√(e^(1/σ²) − 1)."""
+    spread = q * math.sqrt(math.expm1(sigma**-2))
+    fine = [one for one in PLD_INTERVALS if one <= spread / 50]
+    assert poisson._interval(sigma, q) == width == max(fine, default=1e-4)
+
+
+def test_a_curve_that_is_kept_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        rdp_curve(1.0, 0.1)[0] = 0.0
 
 
 @pytest.mark.parametrize("alpha", [2, 3, 7])

@@ -108,6 +108,10 @@ def test_epsilon_falls_with_noise_and_with_steps_and_rises_with_epochs() -> None
     assert allocated(1.5, 20, 0) == 0
 
 
+def test_beyond_the_grids_of_many_epochs_lies_little_of_delta() -> None:
+    assert allocated(5.0, 10, 100) < gaussian_epsilon(5.0 / 10, 1e-5)
+
+
 def test_too_little_noise_is_refused() -> None:
     with pytest.raises(AccountantError, match="too small for the accountant pld-allocation"):
         allocated(0.01, 10, 1)

@@ -132,6 +132,13 @@ def test_the_gaussian_and_its_inverse_are_exact_at_extremes() -> None:
             assert gaussian_noise_multiplier(found, delta) == pytest.approx(sigma, rel=1e-6)
 
 
+def test_no_rounding_makes_the_gaussian_cheaper_than_it_is() -> None:
+    draw = np.random.default_rng(4)
+    for _ in range(100):
+        sigma, delta = log_uniform(draw, 0.05, 50.0), log_uniform(draw, 1e-12, 1e-2)
+        assert log_delta(gaussian_epsilon(sigma, delta), sigma) <= math.log(delta), (sigma, delta)
+
+
 # Poisson sampling.
 
 

@@ -20,7 +20,7 @@ from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.allocation import allocated_epsilon
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.mixture import Weighted, bound, log_most
+from clipnoise.privacy.accountants.mixture import MOST_TILTS, Weighted, bound, log_most
 from clipnoise.privacy.accountants.monte_carlo import GRIDS
 from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases
@@ -214,6 +214,20 @@ def test_weights_stay_within_their_bound_and_do_not_change_the_mean() -> None:
             found.append((costs.mean(), costs.std() / math.sqrt(len(costs))))
         means, errors = np.array(found).T
         assert (abs(means - means[-1]) <= 5 * np.hypot(errors, errors[-1])).all()
+
+
+def test_draws_are_the_same_in_every_call() -> None:
+    for first, second in (
+        [mixture().tilted(2) for _ in range(2)],
+        [mixture().shifted(0.5) for _ in range(2)],
+    ):
+        np.testing.assert_array_equal(first.log_ratios, second.log_ratios)
+        np.testing.assert_array_equal(first.log_weights, second.log_weights)
+
+
+def test_no_more_patterns_are_drawn_in_turn_than_are_accounted_for() -> None:
+    """With so much noise, more of them would always be better."""
+    assert Turns(1e-6 * np.eye(3)).tilt(1e-9) == MOST_TILTS
 
 
 def test_the_bound_errs_seldom() -> None:

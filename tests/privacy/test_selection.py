@@ -21,6 +21,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.accountants.selection import (
+    _between,
     selected_curve,
     selected_epsilon,
     selected_profile,
@@ -167,6 +168,16 @@ def test_the_slope_is_that_of_the_generating_function(trials: DrawnTrials) -> No
     k = np.arange(1, len(law) + 1)
     expected = (k * law) @ (1 - u) ** (k[:, None] - 1)
     assert trials.slope(u) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_tabulated_profile_is_linear_in_the_exponential_of_epsilon() -> None:
+    """Left of the table nothing is known, and right of it no more than its last point."""
+    grid, inside = np.linspace(-1, 1, 9), np.linspace(-1, 1, 50)
+    deltas = np.array([0.9, 0.7, 0.6, 0.5, 0.45, 0.42, 0.4, 0.38, 0.37])
+    expected = np.interp(np.exp(inside), np.exp(grid), deltas)
+    assert _between(grid, deltas, inside) == pytest.approx(expected)
+    outside = _between(grid, deltas, np.array([-1.01, 1.01, 50.0]))
+    assert outside == pytest.approx([1.0, deltas[-1], deltas[-1]])
 
 
 def single(delta: float = DELTA, steps: int = RUN[2]) -> float:

@@ -13,10 +13,13 @@ import torch
 from budgets import flat_budget
 from mechanisms import mechanism
 from numpy.typing import NDArray
+from scipy.special import ndtr
+from scipy.stats import binom
 from small_samples import misled
 from waiting import patterns
 
 from clipnoise.errors import UserError
+from clipnoise.privacy.accountants import separated
 from clipnoise.privacy.accountants.mixture import log_most
 from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError
@@ -203,6 +206,22 @@ def test_the_tail_of_one_normal_is_that_of_the_gaussian_mechanism() -> None:
         math.erfc((2 / mu + mu / 2) / math.sqrt(2)) / 2
     )
     assert exact < best < 1.5 * exact
+
+
+def test_the_line_of_a_tail_lies_between_confidence_bounds_of_two_quantiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a chance of 1/3, so few of 40 draws are left of the one, and so many of the other."""
+    lines: list[tuple[float, float, float]] = []
+    monkeypatch.setattr(separated, "_tail", lambda *line: lines.append(line))
+    ratios = np.sort(np.random.default_rng(0).standard_normal(40))
+    assert len(list(_tails(ratios, math.log(3)))) == len(lines) > 0
+    rank = np.arange(1, 41)
+    for below, offset, slope in lines:
+        share = ndtr(offset + slope * ratios)
+        few, many = binom.cdf(rank - 1, 40, share), binom.sf(rank - 1, 40, share)
+        assert few[ratios == below] == pytest.approx(1 / 3)
+        assert np.isclose(many[ratios > below], 1 / 3).any()
 
 
 def test_quantiles_that_are_equal_give_no_tail() -> None:
