@@ -18,7 +18,7 @@ import yaml
 from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
 from clipnoise.privacy.calibration import calibrate
-from clipnoise.privacy.draws import PAIRS, secure_normals
+from clipnoise.privacy.draws import PAIRS, Draws, secure_normals
 from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.noise_strategies import optimal_toeplitz
 from clipnoise.run.checkpoint import FILE, InterruptedRunError
@@ -90,6 +90,17 @@ def test_secure_noise_ignores_seeds_and_leaves_torchs_stream_unchanged() -> None
     torch.random.set_rng_state(before)
     secure_normals((8,), NOWHERE)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_whatever_is_drawn_in_secret_ignores_seeds_too() -> None:
+    before = torch.random.get_rng_state()
+    drawn = []
+    for _ in range(2):
+        torch.random.set_rng_state(before)
+        stream = Draws(None)
+        drawn.append((stream.uniform(50), stream.permutation(50), stream.integers(50, 50)))
+        assert torch.equal(torch.random.get_rng_state(), before)
+    assert not any(torch.equal(*pair) for pair in zip(*drawn, strict=True))
 
 
 def test_correlated_noise_mixes_secure_numbers_as_it_mixes_seeded_ones() -> None:
