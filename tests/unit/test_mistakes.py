@@ -252,7 +252,7 @@ def test_a_key_given_twice_in_a_study_is_located(
 @pytest.mark.parametrize(
     ("panel", "remark"),
     [
-        ({"privacy": {"delta": 0.1}}, "δ = 0.1 is above 1/n (n = 1,300 examples of digits): "),
+        ({"privacy": {"delta": 0.001}}, "δ = 0.001 is above 1/n (n = 1,300 examples of digits): "),
         ({"privacy": {}}, "δ = 0.00077 = 1/n (n = 1,300 examples of digits): publishing one "),
         ({"epsilons": [1, 1e6]}, "ε = 1e+06: above 10 the guarantee is weak; "),
         ({"seeds": [4]}, "panel main: one seed, so its results have no spread and no interval."),
