@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from reporting_data import curve_rows, drawn, run_row, write_table
 
-from clipnoise.report.formats import ACCURACY, LOSS
 from clipnoise.report.records import read_curves, read_runs
-from clipnoise.report.statistics import exceeds_chance
 from clipnoise.report.tables import build_table
 from clipnoise.report.verdict import verdict_data
 from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
@@ -56,15 +54,6 @@ def test_a_method_that_learns_is_best_and_the_other_is_said_to_have_learned_noth
     assert "dp-adam" not in note
     (constant,) = table.block.grids[0].references
     assert (constant.label, constant.cells[0].text) == ("majority class", "44.45")
-
-
-@pytest.mark.parametrize(("examples", "exceeds"), [(100, False), (100_000, True)])
-def test_an_accuracy_must_exceed_chance_by_more_than_the_test_split_resolves(
-    examples: int, exceeds: bool
-) -> None:
-    assert exceeds_chance(0.52, 0.5, ACCURACY, examples) is exceeds
-    assert exceeds_chance(0.6, 0.69, LOSS, examples)
-    assert not exceeds_chance(0.69, 0.69, LOSS, examples)
 
 
 def test_a_reference_below_a_private_method_is_no_upper_bound(tmp_path: Path) -> None:

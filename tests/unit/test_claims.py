@@ -15,7 +15,7 @@ from clipnoise.errors import UserError
 from clipnoise.report.claims import CHANCE, ClaimRow, claims_data, in_print
 from clipnoise.report.published import printed_runs
 from clipnoise.report.records import read_curves, read_runs
-from clipnoise.report.statistics import chance_above, paired_interval, resolved
+from clipnoise.report.statistics import chance_above, resolved
 from clipnoise.studies.columns import CURVE_COLUMNS, IDENTITY, RUN_COLUMNS
 from clipnoise.studies.study import Study, comparisons, load_study
 
@@ -94,15 +94,6 @@ BASE = [0.80, 0.81, 0.79, 0.80, 0.82]
 def shifted(by: float, spread: float = 0.001) -> list[float | None]:
     signs = (1, -1, 0, 1, -1)
     return [value + by + spread * sign for value, sign in zip(BASE, signs, strict=True)]
-
-
-def test_the_interval_is_that_of_a_paired_t_test() -> None:
-    differences = dict(enumerate([0.02, 0.03, 0.01, 0.04]))
-    found = paired_interval(differences)
-    expected = stats.ttest_1samp(list(differences.values()), 0).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    assert found.mean == pytest.approx(0.025)
-    assert np.isnan(paired_interval({1: 0.02}).low)
 
 
 @pytest.mark.parametrize(
@@ -381,19 +372,6 @@ def test_without_all_competitors_the_best_is_unknown(tmp_path: Path) -> None:
 
 
 # ---- In print
-
-
-def test_a_chance_to_resolve_is_that_of_drawn_intervals() -> None:
-    generator = np.random.default_rng(0)
-    for gap, spread, n in ((1.0, 1.0, 5), (0.5, 1.0, 20), (0.3, 0.1, 3)):
-        values = gap + spread * generator.standard_normal((4000, n))
-        reach = stats.t.ppf(0.975, n - 1) * values.std(axis=1, ddof=1) / np.sqrt(n)
-        share = np.mean(values.mean(axis=1) - reach > 0)
-        assert chance_above(gap, spread, n) == pytest.approx(share, abs=0.03)
-    for n in (2, 5, 300):
-        assert chance_above(resolved(2.0, n, 0.7), 2.0, n) == pytest.approx(0.7, abs=1e-6)
-    assert chance_above(1.0, 1.0, 1) == 0
-    assert [chance_above(gap, 0.0, 5) for gap in (-1.0, 0.0, 1.0)] == [0, 0, 1]
 
 
 def test_about_x_has_a_margin_that_follows_from_spread_and_seeds(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,6 +16,7 @@ from clipnoise.report.inference.confirmed import (
     told_apart,
     who_can_be_best,
 )
+from clipnoise.report.inference.gains import gain, simultaneous_intervals
 
 NAMES = ("task", "epsilon")
 METHODS = ("dp-sgd", "dp-adam", "dpzero")
@@ -95,6 +98,20 @@ def test_gains_have_an_interval_alone_and_a_wider_one_together() -> None:
     assert table["gain"].iloc[0] == pytest.approx(0.2, abs=0.1)
 
 
+def test_gains_are_those_of_the_analysis_and_hold_together_over_all_settings() -> None:
+    settings = {("digits", e): gather(frame(int(e)), 0.5) for e in (1.0, 3.0)}
+    table = gains_over(settings, NAMES, "dp-sgd")
+    assert table["epsilon"].tolist() == [1.0, 1.0, 3.0, 3.0]
+    of = settings["digits", 3.0].components()
+    row, one = table.iloc[3], gain(of, 2, 0)
+    together = simultaneous_intervals(of, 0, settings=2)[2]
+    assert row["method"] == "dpzero"
+    assert row[["gain", "error"]].tolist() == [one.mean, one.error]
+    assert row[["search_error", "test_error"]].tolist() == [one.search_error, one.test_error]
+    assert row[["low", "high"]].tolist() == [one.interval.low, one.interval.high]
+    assert row[["all_low", "all_high"]].tolist() == [together.low, together.high]
+
+
 def test_a_setting_without_the_baseline_has_no_gains() -> None:
     assert gains_over({("users", 1.0): gather(frame(), 0.5)}, NAMES, "dp-fedavg").empty
 
@@ -104,7 +121,10 @@ def test_a_setting_without_the_baseline_has_no_gains() -> None:
     [
         (lambda runs: runs.drop(index=3), "'dp-sgd' has 0 runs of search 2"),
         (lambda runs: pd.concat([runs, runs[:1]]), "'dp-sgd' has 2 runs of search 1"),
-        (lambda runs: runs.assign(status="missing"), "is missing"),
+        (
+            lambda runs: runs.assign(status=[*["completed"] * 47, "missing"]),
+            "the run of 'dpzero' with search 8 and seed 802 is missing",
+        ),
         (lambda runs: runs[runs["label"] == "dp-sgd"], "two methods or more"),
         (lambda runs: runs[runs["search"] == 1], "two searches or more"),
         (lambda runs: runs.assign(right=[np.ones(4 + i % 2) for i in range(len(runs))]), "[4, 5]"),
@@ -114,6 +134,18 @@ def test_runs_that_cannot_be_compared_are_refused(change, words: str) -> None:
     with pytest.raises(UserError) as caught:
         gather(change(frame()), 0.5)
     assert words in str(caught.value)
+
+
+def test_two_searches_can_be_compared() -> None:
+    assert gather(frame(searches=2), 0.5).right.shape == (3, 2, 2, 60)
+
+
+@pytest.mark.parametrize(
+    "table", [who_can_be_best, told_apart, partial(gains_over, baseline="dp-sgd")]
+)
+def test_a_place_has_as_many_parts_as_there_are_names(table) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        table({("digits", 1.0): gather(frame(), 0.5)}, ("task",))
 
 
 def test_the_results_of_a_setting_are_those_of_its_runs() -> None:

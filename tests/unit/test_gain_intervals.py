@@ -12,11 +12,13 @@ from scipy import stats
 
 from clipnoise.report.inference.gains import (
     Components,
+    ErrorDraws,
     best_in_population,
     components,
     gain,
     simultaneous_intervals,
 )
+from clipnoise.report.inference.sign_flips import sign_flips
 
 OF_SEARCH, OF_EXAMPLE, OF_BOTH = 0.05, 1.0, 1.0  # standard deviations on the probit scale
 
@@ -82,6 +84,12 @@ def test_the_variance_is_that_of_the_analysis_of_variance_of_the_differences() -
     assert found.test_error**2 == pytest.approx(b)
     assert found.error**2 == pytest.approx(max(a + b - both, a, b))
     assert found.mean == pytest.approx(d.mean())
+    parts = a**2 / (searches - 1) + b**2 / (examples - 1)
+    freedom = found.error**4 / (parts + both**2 / ((searches - 1) * (examples - 1)))
+    assert found.freedom == pytest.approx(freedom)
+    assert freedom > searches - 1
+    low, high = stats.t(freedom, found.mean, found.error).interval(0.95)
+    assert (found.interval.low, found.interval.high) == pytest.approx((low, high))
 
 
 def test_a_gain_over_itself_is_nothing() -> None:
@@ -93,6 +101,76 @@ def test_a_gain_over_itself_is_nothing() -> None:
 def test_methods_with_the_same_answers_cannot_be_told_apart() -> None:
     one = drawn(np.random.default_rng(5), np.zeros(1))
     assert best_in_population(components(np.repeat(one, 3, axis=0))).tolist() == [1, 1, 1]
+
+
+def test_a_difference_without_any_error_is_sure() -> None:
+    correct = np.stack([np.zeros((4, 9)), np.ones((4, 9))])
+    assert best_in_population(components(correct), draws=99).tolist() == [1 / 100, 1]
+
+
+def constants(levels: list[float], of_examples: float, of_both: float = 0.0) -> Components:
+    """Return methods that do the same after every search, with independent errors of the test."""
+    methods = len(levels)
+    return Components(
+        searches=np.repeat(np.array(levels)[:, None], 6, axis=1),
+        examples=1000,
+        of_searches=np.zeros((methods, methods)),
+        of_examples=of_examples * np.eye(methods),
+        of_both=of_both * np.eye(methods),
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "settings", "reach"),
+    [(1, 1, stats.norm.ppf(0.975)), (1, 5, stats.norm.ppf(0.995)), (2, 1, 2.212)],
+)
+def test_without_search_variance_the_reach_is_that_of_normal_errors_and_of_dunnett(
+    others: int, settings: int, reach: float
+) -> None:
+    of = constants([0.5, *[0.6] * others], 0.0001)
+    found = simultaneous_intervals(of, 0, settings=settings)
+    error = np.sqrt(0.0002)
+    for one in found.values():
+        assert one.mean == pytest.approx(0.1)
+        assert one.high - one.mean == pytest.approx(one.mean - one.low)
+        assert one.high - one.mean == pytest.approx(reach * error, rel=0.03)
+
+
+def test_what_is_counted_in_both_variances_is_drawn_once() -> None:
+    of = constants([0.5, 0.6], 0.0001, of_both=0.00005)
+    one = simultaneous_intervals(of, 0)[1]
+    error = gain(of, 1, 0).error
+    assert one.high - one.mean == pytest.approx(1.96 * np.sqrt(1 / 2) * error, rel=0.03)
+
+
+def test_without_search_variance_the_p_value_of_two_is_that_of_a_two_sided_normal_test() -> None:
+    p = best_in_population(constants([0.6, 0.6 - 2 * np.sqrt(0.0002)], 0.0001))
+    assert p[0] == 1
+    assert p[1] == pytest.approx(2 * stats.norm.sf(2), rel=0.1)
+
+
+def test_without_test_variance_the_reach_is_that_of_the_t_of_all_sign_flips() -> None:
+    scores = np.random.default_rng(11).normal(size=(2, 8))
+    of = components(np.repeat(scores[:, :, None], 10, axis=2))
+    rest = scores[1] - scores[0]
+    flips = stats.ttest_1samp(sign_flips(8) * (rest - rest.mean()), 0, axis=1).statistic
+    one = simultaneous_intervals(of, 0)[1]
+    reach = (one.high - one.mean) / gain(of, 1, 0).error
+    assert reach == pytest.approx(np.quantile(np.abs(flips), 0.95, method="higher"), rel=0.01)
+
+
+def test_errors_are_drawn_with_the_variances_of_the_analysis() -> None:
+    of = components(drawn(np.random.default_rng(12), np.zeros(3), 6, 50, of_search=0.5))
+    made = ErrorDraws.of(of, 20_000, seed=1)
+    for errors, covariance in ((made.moved, of.of_searches), (made.shifted, of.of_examples)):
+        found = np.cov(errors.T)
+        np.testing.assert_allclose(found, covariance, atol=0.05 * covariance.max())
+
+
+def test_the_same_results_have_the_same_intervals_and_p_values() -> None:
+    of = components(drawn(np.random.default_rng(13), np.zeros(3)))
+    assert simultaneous_intervals(of, 0) == simultaneous_intervals(of, 0, seed=0)
+    assert best_in_population(of).tolist() == best_in_population(of, seed=0).tolist()
 
 
 def test_a_clear_lead_is_found() -> None:

@@ -37,6 +37,8 @@ def test_gains_that_differ_less_than_their_errors_show_no_spread_and_are_weighed
 def test_the_interval_for_a_new_task_is_wider() -> None:
     found = mixed_model(np.array([1.0, 3.0, 2.0, 6.0, 4.0]), np.full(5, 0.5))
     assert found.new_task.low < found.mean.low < found.mean.high < found.new_task.high
+    reach = stats.t.ppf(0.975, 3) * math.sqrt(found.spread**2 + (found.spread**2 + 0.25) / 5)
+    assert found.new_task.high - found.new_task.mean == pytest.approx(reach)
 
 
 def test_too_few_tasks_give_no_interval() -> None:
@@ -45,6 +47,7 @@ def test_too_few_tasks_give_no_interval() -> None:
     assert math.isnan(one.spread)
     assert one.mean.mean == 1
     assert not math.isnan(two.mean.low)
+    assert two.spread == 0
     assert math.isnan(two.new_task.low)
 
 
@@ -93,6 +96,23 @@ def test_the_baseline_closes_nothing_and_the_ceiling_all() -> None:
     assert closed_shares([whole], 1, 0).mean == pytest.approx(1)
 
 
+def test_between_nothing_and_everything_the_share_has_the_error_of_the_method() -> None:
+    bits = gap(np.random.default_rng(8), (0.5, 0.7, 0.9), searches=30).private[1]
+    found = closed_shares([Gap(np.stack([0 * bits, bits]), 0 * bits + 1)], 1, 0)
+    error = math.hypot(stats.sem(bits.mean(axis=1)), stats.sem(bits.mean(axis=0)))
+    assert found.mean == pytest.approx(bits.mean())
+    for end in (found.mean - found.low, found.high - found.mean):
+        assert end == pytest.approx(1.96 * error, rel=0.1)
+
+
+def test_resamples_of_two_searches_vary_as_much_as_two_searches_do() -> None:
+    """Drawn twice, one is drawn alone in half of the resamples; both are 0.1 from their mean."""
+    method = np.repeat([[0.6], [0.8]], 50, axis=1)
+    found = closed_shares([Gap(np.stack([0 * method, method]), 0 * method + 1)], 1, 0)
+    reach = 0.1 * math.sqrt(2)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.7, 0.7 - reach, 0.7 + reach))
+
+
 def test_the_share_is_the_mean_over_tasks() -> None:
     rng = np.random.default_rng(4)
     tasks = [gap(rng, (0.6, 0.7, 0.9)), gap(rng, (0.7, 0.8, 0.9))]
@@ -111,6 +131,8 @@ def test_a_gap_counts_if_it_is_two_points_and_three_standard_errors() -> None:
     rng = np.random.default_rng(7)
     assert has_gap(gap(rng, (0.7, 0.8, 0.9), searches=12, n=2000), 0)
     assert not has_gap(gap(rng, (0.8, 0.8, 0.83), searches=3, n=60), 0)  # not sure
+    unsure = gap(np.random.default_rng(12), (0.8, 0.8, 0.83), searches=3, n=60)
+    assert not has_gap(unsure, 0, resamples=2)
     exact = np.repeat([[1.0] * 70 + [0.0] * 30], 4, axis=0)
     for more, large in ((1, False), (3, True)):  # points
         ceiling = exact.copy()

@@ -16,6 +16,7 @@ from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import (
     bootstrap,
+    interquartile_interval,
     interquartile_mean,
     profile,
 )
@@ -50,6 +51,14 @@ def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
     error = values.std() / np.sqrt(len(values))
     assert high - low == pytest.approx(2 * 1.96 * error, rel=0.1)
     assert low < values.mean() < high
+
+
+def test_the_interval_of_the_interquartile_mean_is_that_of_all_runs_and_repeats() -> None:
+    tasks = [np.random.default_rng(seed).normal(seed, size=40) for seed in (1, 2)]
+    found = interquartile_interval(tasks)
+    assert found.mean == pytest.approx(stats.trim_mean(np.concatenate(tasks), 0.25))
+    assert (found.low, found.high) == bootstrap(tasks, interquartile_mean)
+    assert found.low < found.mean < found.high
 
 
 def test_a_profile_is_one_minus_the_distribution_function() -> None:

@@ -9,10 +9,23 @@ import numpy as np
 import pandas as pd
 import pytest
 from reporting_data import run_row, write_table
+from scipy import stats
 
-from clipnoise.report.formats import ACCURACY
+from clipnoise.errors import UserError
+from clipnoise.report.formats import ACCURACY, LOSS
 from clipnoise.report.records import read_runs
-from clipnoise.report.statistics import Sample, judge, sample
+from clipnoise.report.statistics import (
+    Interval,
+    Sample,
+    chance_above,
+    exceeds_chance,
+    judge,
+    paired_differences,
+    paired_interval,
+    resolved,
+    sample,
+    sampling_error,
+)
 from clipnoise.studies.audits import holm
 from clipnoise.studies.columns import RUN_COLUMNS
 
@@ -29,6 +42,7 @@ def test_mean_and_deviation_use_the_divisor_n_minus_1():
     one = seeds(1.0, 2.0, 3.0, 4.0)
     assert one.mean == 2.5
     assert one.deviation == pytest.approx(math.sqrt(5 / 3))
+    assert seeds(1.0, 3.0).deviation == pytest.approx(math.sqrt(2))
 
 
 def test_one_value_has_no_deviation_and_none_has_no_mean():
@@ -57,6 +71,12 @@ def test_a_diverged_run_counts_as_diverged_whatever_its_last_evaluation(tmp_path
     found = sample(table(tmp_path, run_row(seed=1), lost), ACCURACY)
     assert set(found.values) == {1}
     assert found.diverged == 1
+
+
+def test_two_runs_of_one_seed_are_refused_with_their_labels(tmp_path):
+    rows = [run_row(seed=1, label=label) for label in ("plain", "tuned")] + [run_row(seed=2)]
+    with pytest.raises(UserError, match="two runs of 'plain', 'tuned' have seed 1 "):
+        sample(table(tmp_path, *rows), ACCURACY)
 
 
 def test_holm_multiplies_the_smallest_p_value_most_and_never_decreases():
@@ -89,7 +109,9 @@ def test_exact_ties_lead_together():
 
 
 def test_the_lowest_leads_where_low_is_good():
-    assert judge({"a": GOOD, "b": WORSE}, higher_is_better=False).leaders == {"b"}
+    verdict = judge({"a": GOOD, "b": WORSE}, higher_is_better=False)
+    assert verdict.leaders == {"b"}
+    assert verdict.p_values == {"a": 2 * 2.0**-6}
 
 
 def test_a_method_must_be_worse_by_more_the_more_others_may_be_so_by_chance():
@@ -138,3 +160,56 @@ def test_no_method_leads_without_a_rival_with_few_seeds_or_when_all_failed():
     assert judge({"a": seeds(0.9), "b": seeds(0.8)}, higher_is_better=True).withheld == "few seeds"
     failed = {"a": seeds(diverged=6), "b": seeds(0.9, diverged=5)}
     assert judge(failed, higher_is_better=True).withheld == "failed"
+
+
+# ---- Intervals
+
+
+def test_the_error_of_a_share_is_that_of_a_binomial() -> None:
+    assert sampling_error(0.9, 400) == pytest.approx(stats.binom(400, 0.9).std() / 400)
+    assert math.isnan(sampling_error(0.9, 0))
+
+
+def test_an_interval_is_shown_with_its_ends_where_it_has_some():
+    assert Interval(0.5, 0.4, 0.6).show(ACCURACY) == "50.00 [40.00, 60.00]"
+    assert Interval(0.5, math.nan, math.nan).show(ACCURACY) == "50.00"
+
+
+def test_differences_are_positive_where_the_first_is_better() -> None:
+    assert paired_differences({1: 3.0, 2: 1.0}, {2: 0.5, 3: 9.0}) == {2: 0.5}
+    assert paired_differences({1: 3.0}, {1: 1.0}, higher_is_better=False) == {1: -2.0}
+
+
+def test_the_interval_is_that_of_a_paired_t_test() -> None:
+    differences = dict(enumerate([0.02, 0.03, 0.01, 0.04]))
+    found = paired_interval(differences)
+    expected = stats.ttest_1samp(list(differences.values()), 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert found.mean == pytest.approx(0.025)
+    two = paired_interval({1: 0.0, 2: 2.0})
+    assert (two.low, two.high) == pytest.approx(stats.t(1, 1.0, 1.0).interval(0.95))
+    one, none = paired_interval({1: 0.02}), paired_interval({})
+    assert one.mean == 0.02
+    assert np.isnan([one.low, one.high, none.mean, none.low, none.high]).all()
+
+
+def test_a_chance_to_resolve_is_that_of_drawn_intervals() -> None:
+    generator = np.random.default_rng(0)
+    for gap, spread, n in ((1.0, 1.0, 5), (0.5, 1.0, 20), (0.3, 0.1, 3)):
+        values = gap + spread * generator.standard_normal((4000, n))
+        reach = stats.t.ppf(0.975, n - 1) * values.std(axis=1, ddof=1) / np.sqrt(n)
+        share = np.mean(values.mean(axis=1) - reach > 0)
+        assert chance_above(gap, spread, n) == pytest.approx(share, abs=0.03)
+    for n in (2, 5, 300):
+        assert chance_above(resolved(2.0, n, 0.7), 2.0, n) == pytest.approx(0.7, abs=1e-6)
+    assert chance_above(1.0, 1.0, 1) == 0
+    assert [chance_above(gap, 0.0, 5) for gap in (-1.0, 0.0, 1.0)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("examples", "exceeds"), [(100, False), (100_000, True)])
+def test_an_accuracy_must_exceed_chance_by_more_than_the_test_split_resolves(
+    examples: int, exceeds: bool
+) -> None:
+    assert exceeds_chance(0.52, 0.5, ACCURACY, examples) is exceeds
+    assert exceeds_chance(0.6, 0.69, LOSS, examples)
+    assert not exceeds_chance(0.69, 0.69, LOSS, examples)

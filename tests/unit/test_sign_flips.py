@@ -7,6 +7,7 @@ import pytest
 
 from clipnoise.report.inference.sign_flips import (
     ALL_FLIPS,
+    DRAWN_FLIPS,
     adjusted_best,
     apart_from,
     best_p_values,
@@ -35,6 +36,7 @@ def test_every_flip_of_few_units_is_taken_once_and_the_first_changes_nothing() -
 
 def test_of_many_units_flips_are_drawn_and_the_same_each_time() -> None:
     signs = sign_flips(ALL_FLIPS + 1)
+    assert signs.shape == (1 + DRAWN_FLIPS, ALL_FLIPS + 1)
     assert (signs[0] == 1).all()
     assert (signs == sign_flips(ALL_FLIPS + 1)).all()
     assert abs(signs.mean()) < 0.01

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from clipnoise.report.inference.simulation import (
     FLIPS,
@@ -62,6 +63,10 @@ def test_equal_methods_of_all_settings_are_rarely_excluded(test: str) -> None:
     assert within(rates(league, test, 100, draws=499))
 
 
+def test_the_error_of_a_rate_is_that_of_a_binomial_share() -> None:
+    assert Rates(0.0, 0.0, 400).error == pytest.approx(stats.binom(400, ALPHA).std() / 400)
+
+
 def test_a_worse_method_does_not_exclude_the_best_one_too_often() -> None:
     for lead in (0.002, 0.01):
         league = League(methods=6, tasks=1, budgets=1, searches=10, lead=lead)
@@ -80,6 +85,36 @@ def test_pairs_intervals_and_the_mixed_model_are_rarely_wrong() -> None:
     assert within(mixed_model_rate(League(methods=2, tasks=8, budgets=1, lead_spread=0.01), 300))
     moved = League(methods=4, tasks=2, budgets=2, searches=10, test_error=0.005)
     assert within(intervals_rate(moved, 60, draws=999))
+
+
+CLEAR = {"methods": 3, "tasks": 2, "budgets": 2, "collapse": 0.0, "spread": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("league", "wrong"),
+    [
+        (League(lead=0.3, **CLEAR), 0.0),
+        (League(lead=0.3, test_error=0.1, **CLEAR), 1.0),  # the others differ, too
+        (League(lead_spread=0.3, **CLEAR), 1.0),  # where none should
+    ],
+)
+def test_pairs_of_equal_methods_are_wrong_and_that_of_the_leader_is_found(
+    league: League, wrong: float
+) -> None:
+    assert pairs_rate(league, 3) == Rates(wrong, 1.0, 3)
+
+
+def test_intervals_are_wrong_without_the_lead_and_find_it_above_nothing() -> None:
+    assert intervals_rate(League(lead=0.3, **CLEAR), 3, draws=299, seed=1) == Rates(0.0, 1.0, 3)
+    missed = intervals_rate(League(lead_spread=0.3, **CLEAR), 3, draws=299)
+    assert missed.wrong == 1.0
+
+
+def test_the_mixed_model_holds_the_lead_and_finds_it_above_nothing() -> None:
+    league = League(methods=2, tasks=8, budgets=2, lead=0.3, lead_spread=0.01)
+    assert mixed_model_rate(league, 3) == Rates(0.0, 1.0, 3)
+    nothing = League(methods=2, tasks=8, budgets=1, lead_spread=0.01)
+    assert mixed_model_rate(nothing, 40).found < 0.15
 
 
 def test_a_lead_is_found_the_more_often_the_larger_it_is() -> None:
@@ -110,6 +145,18 @@ def test_a_league_is_what_it_says() -> None:
     one = settings[0, 0].searches
     lost = 0.1 * 0.35
     np.testing.assert_allclose(one.mean(axis=1), [0.85 - lost, *[0.8 - lost] * 3], atol=0.01)
+
+
+def test_the_spread_over_searches_goes_from_the_smallest_to_as_many_times_as_much() -> None:
+    league = League(
+        methods=3, tasks=1, budgets=1, searches=4000, collapse=0.0, shared=0.0, test_error=0.02
+    )
+    (one,) = league.draw(np.random.default_rng(2)).values()
+    spread = np.sqrt(4000 * np.diag(one.of_searches))
+    np.testing.assert_allclose(np.sort(spread), [0.006, 0.012, 0.024], rtol=0.05)
+    np.testing.assert_allclose(one.searches.std(axis=1, ddof=1), spread)
+    np.testing.assert_array_equal(one.of_examples, 0.0004 * np.eye(3))
+    assert not one.of_both.any()
 
 
 def test_the_protocol_quotes_the_numbers_that_were_simulated() -> None:

@@ -17,7 +17,6 @@ from clipnoise.fields import parse
 from clipnoise.report.baseline import baseline_of, contended, cost_ratio
 from clipnoise.report.hyperparameters import choices_data, clarity
 from clipnoise.report.records import read_runs
-from clipnoise.report.statistics import paired_differences, sampling_error
 from clipnoise.report.verdict import VerdictSection, audit_note, verdict_data
 from clipnoise.studies.columns import RUN_COLUMNS, FoundChoice
 
@@ -169,16 +168,6 @@ def test_examples_and_the_error_of_the_test_set_stand_beside_the_verdict(tmp_pat
     median = statistics.median([*BASE, *BETTER]) / 1e4
     error = 100 * math.sqrt(median * (1 - median) / 360)
     assert found["standard error of a test accuracy"] == [f"{error:.2f} points"]
-
-
-def test_the_error_of_a_share_is_that_of_a_binomial() -> None:
-    assert sampling_error(0.9, 400) == pytest.approx(stats.binom(400, 0.9).std() / 400)
-    assert math.isnan(sampling_error(0.9, 0))
-
-
-def test_differences_are_positive_where_the_first_is_better() -> None:
-    assert paired_differences({1: 3.0, 2: 1.0}, {2: 0.5, 3: 9.0}) == {2: 0.5}
-    assert paired_differences({1: 3.0}, {1: 1.0}, higher_is_better=False) == {1: -2.0}
 
 
 def test_the_baseline_is_dp_sgd_under_its_own_name_if_it_is_there() -> None:
