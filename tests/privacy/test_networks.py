@@ -20,6 +20,7 @@ from clipnoise.errors import UserError
 from clipnoise.gradients import apart
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import GradientEngine, OneByOne, VmapEngine
+from clipnoise.gradients.kept import Kept
 from clipnoise.run.private import PrivateTraining
 
 CLASSES, WIDTH = 3, 6
@@ -338,6 +339,19 @@ class Counting(nn.Module):
 
 def test_counters_and_tables_that_no_example_decides_are_allowed() -> None:
     assert len(list(private(network(Counting())))) == 3
+
+
+def test_a_table_that_was_made_for_inference_may_be_held() -> None:
+    model = network()
+    with torch.inference_mode():
+        model.table = torch.ones(4)
+    before = Kept(model)
+    for exactly in (False, True):
+        before.require_unchanged(exactly=exactly)
+    with torch.inference_mode():
+        model.table.add_(1)
+    with pytest.raises(UserError, match="table changed while the network was trained"):
+        before.require_unchanged(exactly=True)
 
 
 # Modules with two names.

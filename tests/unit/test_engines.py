@@ -223,6 +223,9 @@ def test_mean_gradient_is_that_of_the_mean_loss(kind: type[GradientEngine], name
     expected = by_hand(build(name), inputs, targets, theta).mean(dim=0)
     actual = engine.mean_gradient(inputs, targets, theta)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+    one = by_hand(build(name), inputs[:1], targets[:1], theta).squeeze(0)
+    actual = engine.mean_gradient(inputs[:1], targets[:1], theta)
+    torch.testing.assert_close(actual, one, rtol=1e-4, atol=1e-6)
     assert not engine.mean_gradient(inputs[:0], targets[:0], theta).any()
 
 
@@ -246,7 +249,7 @@ def test_the_number_of_weights_must_be_that_of_the_iterates(kind: type[GradientE
             )
 
 
-@every_engine
+@pytest.mark.parametrize("kind", [*ENGINES, OneByOne], ids=lambda kind: kind.name)
 def test_differences_of_losses_are_clipped_one_by_one(kind: type[GradientEngine]) -> None:
     engine = kind(build("shared layer"), losses)
     inputs, targets = examples("shared layer", 7)

@@ -15,7 +15,7 @@ from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import DenseExamples, Examples
 from clipnoise.errors import UserError
 from clipnoise.gradients.checks import check_model
-from clipnoise.gradients.dropout import ExampleDropout, Masks
+from clipnoise.gradients.dropout import ExampleDropout, Masks, _mixed
 from clipnoise.gradients.engine import GradientEngine, LogicalBatch, logical_sum
 from clipnoise.gradients.factored.engine import FactoredEngine
 
@@ -98,6 +98,41 @@ def test_attention_written_out_equals_the_fused_kernel_where_nothing_is_dropped(
         for options in ({"is_causal": True}, {"attn_mask": mask}):
             taken = functional.scaled_dot_product_attention(q, k, v, dropout_p=1e-9, **options)  # type: ignore[arg-type]
             torch.testing.assert_close(taken, expected)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_attention_that_drops_all_its_weights_leaves_the_last_bias(need_weights: bool) -> None:
+    attention = nn.MultiheadAttention(4, 2, dropout=1.0, batch_first=True)
+    nn.init.normal_(attention.out_proj.bias)
+    with active(KEY, torch.arange(2)):
+        mixed, _ = attention(*[torch.ones(2, 5, 4)] * 3, need_weights=need_weights)
+    torch.testing.assert_close(mixed, attention.out_proj.bias.expand(2, 5, 4))
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+def test_a_mask_that_examples_share_hides_the_same_from_each_under_vmap(axes: int) -> None:
+    q, k, v = torch.randn(3, 3, 2, 5, 6).unbind()  # three examples, two heads
+    mask = torch.ones((1, 5, 5)[3 - axes :], dtype=torch.bool).tril()
+
+    def alone(q: Tensor, k: Tensor, v: Tensor, index: Tensor) -> Tensor:
+        with Masks(KEY, torch.arange(3)).active(hidden=index):
+            return functional.scaled_dot_product_attention(q, k, v, mask)
+
+    expected = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(vmap(alone)(q, k, v, torch.arange(3)), expected)
+
+
+def test_the_hash_is_lowbias32_with_shifts_that_copy_the_sign() -> None:
+    def signed(word: int) -> int:
+        return (word + 2**31) % 2**32 - 2**31
+
+    def hashed(x: int) -> int:
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+            x = signed((x ^ x >> shift) * factor)
+        return x ^ x >> 16
+
+    words = [0, 1, -1, 12345, -98765, 2**31 - 1, -(2**31)]
+    assert _mixed(torch.tensor(words, dtype=torch.int32)).tolist() == [hashed(x) for x in words]
 
 
 def test_the_global_stream_is_neither_read_nor_moved() -> None:
@@ -211,3 +246,13 @@ def test_other_draws_follow_from_the_example_as_well(draw: Callable[..., Tensor]
         assert torch.equal(draw(1, 20_000)[0], together[2])
     assert float(together.mean()) == pytest.approx(0.5 if draw is torch.rand else 0.3, abs=0.01)
     assert 0 <= float(together.min()) <= float(together.max()) <= 1
+
+
+def test_draws_from_a_generator_of_one_s_own_are_left_alone() -> None:
+    def draw() -> list[Tensor]:
+        own = torch.Generator().manual_seed(3)
+        return [torch.rand(4, generator=own), torch.empty(4).bernoulli_(0.5, generator=own)]
+
+    expected = draw()
+    with active(KEY, torch.arange(4)):
+        assert all(map(torch.equal, draw(), expected))

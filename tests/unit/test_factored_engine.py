@@ -141,6 +141,7 @@ COPIED: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
     "a weight that is computed, beside a bias": lambda m, x: linear(x, m.weight / 2, m.bias),
     "an unknown function": lambda m, x: x @ m.weight.t() + m.bias.sort().values,
     "parameters in a list": lambda m, x: x[:, :CLASSES] * torch.stack([m.bias, m.bias]).prod(0),
+    "a function with an option": lambda m, x: x[:, :CLASSES] * torch.sum(m.weight, dim=1),
     "no axis of examples": lambda m, x: m(x.mean(0)).expand(len(x), -1),
     "what depends on the size of the batch": lambda m, x: m(m(x).repeat(1, 2) / len(x)),
 }

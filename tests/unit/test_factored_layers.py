@@ -21,7 +21,7 @@ from clipnoise.gradients.factored.convolution import FEW_CHANNELS, Geometry, Pat
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.linear import Outer
-from clipnoise.gradients.factored.uses import Groups, ParameterGradient
+from clipnoise.gradients.factored.uses import Constant, Groups, ParameterGradient
 
 VOCABULARY = 11
 
@@ -100,9 +100,9 @@ class Memory(nn.Module):
 class Attending(nn.Module):
     """Attention with a mask of pairs, one of keys, and weights that count."""
 
-    def __init__(self, *, batch_first: bool) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.attention = nn.MultiheadAttention(6, 2, batch_first=batch_first)
+        self.attention = nn.MultiheadAttention(6, 2, **options)
         self.last = nn.Linear(6, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -186,6 +186,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv1d": (lambda: pooled(nn.Conv1d(2, 6, 3, 2, 1, 2), channels=6), (2, 12)),
     "wide conv1d": (lambda: pooled(nn.Conv1d(16, 24, 3), channels=24), (16, 5)),
     "group norm": (lambda: pooled(nn.GroupNorm(2, 4), nn.Conv2d(4, 6, 1), channels=6), (4, 5, 5)),
+    "group norm of features": (
+        lambda: nn.Sequential(nn.GroupNorm(2, 4), nn.Linear(4, CLASSES)), (4,),
+    ),
     "layer norm": (
         lambda: averaged(nn.LayerNorm((3, 4)), nn.Linear(4, 6), features=6), (2, 3, 4),
     ),
@@ -201,6 +204,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm in both directions": (lambda: Memory(num_layers=2, bidirectional=True), (4, 4)),
     "attention": (lambda: Attending(batch_first=True), (5, 6)),
     "attention, time first": (lambda: Attending(batch_first=False), (5, 6)),
+    "attention to rows of its own": (
+        lambda: Attending(batch_first=True, add_bias_kv=True, add_zero_attn=True), (5, 6),
+    ),
     "transformer encoder layer": (encoder, (5, 6)),
     "frozen layers": (bottom_frozen, (4,)),
     "only biases": (bias_only, (4,)),
@@ -302,6 +308,33 @@ def test_a_shared_weight_goes_by_inner_products_only_where_they_pay_for_each_use
     both = ParameterGradient([looked_up, decoded], Groups.single(2))
     assert both._in_products(scaled=True, keeps=True) is None
     assert both._in_products(scaled=False, keeps=True) is not None
+
+
+def test_an_offset_is_no_reason_to_form_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(use: Outer, piece: object) -> Tensor:
+        raise AssertionError("formed")
+
+    monkeypatch.setattr(Outer, "by_rows", refused)
+    rows = Outer(torch.ones(4, 2, 5), torch.ones(4, 2, 30))  # a weight of twos
+    moved = ParameterGradient([rows, Constant(torch.ones(5, 30))], Groups.single(4))
+    values, _ = moved.squared_norms(None)
+    assert values.tolist() == pytest.approx([9 * 5 * 30] * 4)
+
+
+def test_a_convolution_goes_by_inner_products_on_small_images_alone() -> None:
+    small, large = (
+        Patches(
+            torch.ones(2, 4, side, side),
+            torch.ones(2, 8, side, side),
+            torch.Size((8, 4, 3, 3)),
+            Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1),
+        )
+        for side in (2, 32)
+    )
+    for keeps in (False, True):
+        assert small.pays(small.rows, scaled=False, keeps=keeps)
+        assert not large.pays(large.rows, scaled=False, keeps=keeps)
+    assert (small.elements, large.elements) == (4 * (4 + 8), 1024 * (4 + 8))
 
 
 GEOMETRIES = {

@@ -9,8 +9,9 @@ import torch
 from gradient_networks import NETWORKS, build, examples
 from torch import Tensor, nn
 
+from clipnoise.data.several import Several
 from clipnoise.errors import UserError
-from clipnoise.gradients.checks import check_model
+from clipnoise.gradients.checks import check_model, made_up, made_up_tensor
 
 
 class Mixes(nn.Module):
@@ -152,3 +153,25 @@ def test_the_check_leaves_network_and_random_streams_as_they_were() -> None:
     assert not network[2].training  # type: ignore[index]
     assert not any(module._forward_hooks for module in network.modules())
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_made_up_texts_are_of_several_lengths_and_end_as_the_network_wants() -> None:
+    texts = made_up(torch.zeros(1, 8, dtype=torch.int64), 4, ending=7)
+    assert isinstance(texts, Tensor)
+    for text, length in zip(texts, (8, 6, 4, 2), strict=True):
+        assert text[0] == 1
+        assert text[: length - 1].max() <= 1
+        assert text[length - 1 :].tolist() == [7] + [0] * (8 - length)
+
+
+def test_of_several_made_up_inputs_the_text_alone_has_an_ending() -> None:
+    shape = torch.zeros(1, 8, dtype=torch.int64)
+    given = Several({"mask": shape, "input_ids": shape, "number": torch.zeros(1, 3)})
+    made = made_up(given, 4, ending=7)
+    assert isinstance(made, Several)
+    assert made.names == given.names
+    mask, ids, numbers = made.each
+    assert (mask == 7).sum() == 0
+    assert (ids == 7).sum() == 4
+    assert numbers.shape == (4, 3)
+    assert torch.equal(ids, made_up_tensor(shape, 4, 7, place=1))

@@ -11,7 +11,7 @@ from every_method import build as build_method
 from gradient_networks import build, losses
 from gradient_networks import examples as draw_examples
 from real_files import small, write_raw
-from torch import Tensor
+from torch import Tensor, nn
 
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining
@@ -110,6 +110,30 @@ def test_local_training_leaves_the_global_parameters_alone() -> None:
     kept = theta.clone()
     users.update_of(2, theta)
     assert torch.equal(theta, kept)
+
+
+class Views(Examples):
+    """Examples of which each key shows another view."""
+
+    def seen(self, indices: Tensor, key: int) -> tuple[Any, Tensor]:
+        inputs, targets = self.take(indices)
+        return (1 + key) * inputs, targets
+
+
+def test_the_key_of_a_step_decides_the_views_and_dropout_masks_of_a_user_s_examples() -> None:
+    inputs, targets = draw_examples(NAME, len(OWNERS))
+    plain = VmapEngine(nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)), losses)
+    local = LocalTraining(learning_rate=0.3, epochs=1, batch_size=100)
+    users = UserEngine(plain, Views(inputs, targets), OWNERS, 5, local)
+    theta, rows = plain.flat.theta.clone(), (OWNERS == 2).nonzero().squeeze(1)
+    for key in (0, 2):
+        masks = Masks(key, torch.tensor([2]))
+        (found,) = users.per_example_gradients(masks.examples, masks.examples, theta, masks)
+        seen = (1 + key) * inputs[rows]
+        expected = -0.3 * plain.mean_gradient(seen, targets[rows], theta, Masks(key, rows))
+        torch.testing.assert_close(found, expected)
+        summed = users.summed_gradient(masks.examples, masks.examples, theta, masks)
+        assert torch.equal(summed, found)
 
 
 # What a round clips.
