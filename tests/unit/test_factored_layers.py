@@ -82,17 +82,18 @@ class Twice(nn.Module):
 
 
 class Memory(nn.Module):
-    """LSTM layers, of which the states and what is left at the end count."""
+    """Recurrent layers, of which the states and what is left at the end count."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM, **options: Any) -> None:
         super().__init__()
-        self.memory = nn.LSTM(4, 3, **options)
+        self.memory = kind(4, 3, **options)
         directions = 2 if self.memory.bidirectional else 1
         self.last = nn.Linear(3 * directions, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         first = 0 if self.memory.batch_first else 1
-        states, (h, c) = self.memory(x.transpose(0, first))
+        states, end = self.memory(x.transpose(0, first))
+        h, c = end if isinstance(end, tuple) else (end, end)
         mean = states.transpose(0, first).mean(dim=1)
         return self.last(mean) + h[-1] * c[0]  # as many as classes
 
@@ -202,6 +203,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm without biases, time first": (lambda: Memory(bias=False), (5, 4)),
     "lstm of two layers": (lambda: Memory(num_layers=2, batch_first=True), (4, 4)),
     "lstm in both directions": (lambda: Memory(num_layers=2, bidirectional=True), (4, 4)),
+    "gru": (lambda: Memory(nn.GRU, batch_first=True), (4, 4)),
+    "gru without biases": (lambda: Memory(nn.GRU, bias=False), (5, 4)),
+    "rnn of two layers": (lambda: Memory(nn.RNN, num_layers=2, batch_first=True), (4, 4)),
     "attention": (lambda: Attending(batch_first=True), (5, 6)),
     "attention, time first": (lambda: Attending(batch_first=False), (5, 6)),
     "attention to rows of its own": (
@@ -244,7 +248,8 @@ def examples(name: str, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]
 
 def reference(name: str, dtype: torch.dtype) -> GradientEngine:
     """Return vmap's engine, or for an LSTM, which vmap takes in no dtype but float32, another."""
-    return (OneByOne if "lstm" in name else VmapEngine)(build(name, dtype), losses)
+    recurrent = name.startswith(("lstm", "gru", "rnn"))
+    return (OneByOne if recurrent else VmapEngine)(build(name, dtype), losses)
 
 
 def difference(name: str, clipping_name: str, dtype: torch.dtype, count: int = EXAMPLES) -> float:
