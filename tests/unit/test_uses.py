@@ -66,7 +66,7 @@ USES: dict[str, Callable[[], Use]] = {
     "a constant": lambda: Constant(normal(4, 5)),
 }
 every_use = pytest.mark.parametrize("name", USES)
-every_size = pytest.mark.parametrize("size", [1, 2])
+WAYS = [(1, False), (1, True), (2, False), (2, True)]  # examples of a group, and whether scaled
 
 
 def whole(size: int) -> Piece:
@@ -94,20 +94,19 @@ def test_the_gradient_of_a_group_is_the_sum_over_its_examples_and_can_be_had_by_
 
 
 @every_use
-@every_size
-@pytest.mark.parametrize("scaled", [False, True])
-def test_norms_are_those_of_the_gradients_of_each_group(name: str, size: int, scaled: bool) -> None:
-    use, groups = USES[name](), Groups(((size, COUNT // size),))
-    scale = normal(*use.shape) if scaled else None
-    gradients = use.instantiate(whole(size))
-    expected = (gradients if scale is None else gradients * scale).square().flatten(1).sum(dim=1)
-    gradient = ParameterGradient([use], groups)
-    torch.testing.assert_close(gradient.squared_norms(scale).values, expected)
-    each = [gradient.squared_norm_of(group, scale) for group in range(groups.count)]
-    torch.testing.assert_close(torch.stack(each), expected)
-    if isinstance(use, InProducts) and "groups" not in name:
-        square = None if scale is None else scale.square()
-        torch.testing.assert_close(use.products(use, whole(size), square).values, expected)
+def test_norms_are_those_of_the_gradients_of_each_group(name: str) -> None:
+    for size, scaled in WAYS:
+        use, groups = USES[name](), Groups(((size, COUNT // size),))
+        scale = normal(*use.shape) if scaled else torch.ones(use.shape, dtype=torch.float64)
+        given = scale if scaled else None
+        expected = (use.instantiate(whole(size)) * scale).square().flatten(1).sum(dim=1)
+        gradient = ParameterGradient([use], groups)
+        torch.testing.assert_close(gradient.squared_norms(given).values, expected)
+        each = [gradient.squared_norm_of(group, given) for group in range(groups.count)]
+        torch.testing.assert_close(torch.stack(each), expected)
+        if isinstance(use, InProducts) and "groups" not in name:
+            square = scale.square() if scaled else None
+            torch.testing.assert_close(use.products(use, whole(size), square).values, expected)
 
 
 PAIRS: dict[str, tuple[Callable[[], Use], Callable[[], Use]]] = {
@@ -123,18 +122,15 @@ PAIRS: dict[str, tuple[Callable[[], Use], Callable[[], Use]]] = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-@every_size
-@pytest.mark.parametrize("scaled", [False, True])
-def test_inner_products_of_two_uses_are_those_of_their_gradients(
-    name: str, size: int, scaled: bool
-) -> None:
+def test_inner_products_of_two_uses_are_those_of_their_gradients(name: str) -> None:
     first, second = (make() for make in PAIRS[name])
     assert isinstance(first, InProducts)
     assert isinstance(second, InProducts)
     assert first.takes(second)
-    square = normal(*first.shape).square() if scaled else None
-    products = first.instantiate(whole(size)) * second.instantiate(whole(size))
-    expected = (products if square is None else products * square).flatten(1).sum(dim=1)
-    found, slack = first.products(second, whole(size), square)
-    torch.testing.assert_close(found, expected)
-    assert slack is None
+    for size, scaled in WAYS:
+        square = normal(*first.shape).square() if scaled else None
+        products = first.instantiate(whole(size)) * second.instantiate(whole(size))
+        expected = (products if square is None else products * square).flatten(1).sum(dim=1)
+        found, slack = first.products(second, whole(size), square)
+        torch.testing.assert_close(found, expected)
+        assert slack is None
