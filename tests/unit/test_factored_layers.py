@@ -55,6 +55,18 @@ class MaskedTokens(nn.Module):
         return linear(hidden, self.embedding.weight, self.bias).mean(dim=1)[:, :CLASSES]
 
 
+class RowByRow(nn.Module):
+    """A layer on the positions of all examples, one below the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.tanh(self.first(x.flatten(0, 1)))
+        return self.last(rows.unflatten(0, x.shape[:2]).mean(dim=1))
+
+
 class InPlace(nn.Module):
     """Activations that overwrite what layers return."""
 
@@ -162,6 +174,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: averaged(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 6), features=6), (7, 4),
     ),
     "linear on grids": (lambda: averaged(nn.Linear(4, 6), features=6), (3, 2, 4)),
+    "linear on the rows of all examples": (RowByRow, (5, 4)),
     "wide linear, few rows": (lambda: averaged(nn.Linear(40, 50), features=50), (2, 40)),
     "long rows": (lambda: nn.Linear(5000, CLASSES), (5000,)),
     "conv2d": (lambda: pooled(nn.Conv2d(2, 6, 3, padding=1), channels=6), (2, 6, 5)),
