@@ -11,6 +11,7 @@ from league_data import RIGHT, published, row
 
 from clipnoise.errors import UserError
 from clipnoise.report.league import (
+    at_an_end,
     confirmed_runs,
     published_rows,
     read_league,
@@ -68,6 +69,19 @@ def test_only_guarantees_are_screened_and_a_diverged_run_is_the_worst(tmp_path: 
     runs = read_league(published(tmp_path, adult=rows))["adult"]
     found = [(one.label, one.epsilon, one.score) for one in screenings(runs, "screen")]
     assert found == [("dp-sgd", 3, 0.6), ("disk", 3, 0.0)]
+
+
+def test_methods_whose_searches_mostly_ended_at_an_end_are_named(tmp_path: Path) -> None:
+    """Of DP-SGD two of three choices lie in the highest fifth; of the others at most one does."""
+    study = load_study(STUDIES / "league" / "german-credit.yaml")
+    chosen = {"dp-sgd": (29, 25, 3), "dp-adam": (0.001, 0.29, 0.02), "dp-lion": (0.003,) * 3}
+    rows = [
+        row(label, panel="screen", epsilon=at, hyperparameters=f'{{"learning_rate": {rate}}}')
+        for label, rates in chosen.items()
+        for at, rate in zip((1.0, 3.0, 8.0), rates, strict=True)
+    ]
+    runs = read_league(published(tmp_path, german=rows))["german"]
+    assert at_an_end(study, runs) == {"highest": ["dp-sgd"]}
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from league_data import cells_below, confirmed, published, row
 from PIL import Image
 
 from clipnoise.cli import main
-from clipnoise.cli.league import FOLDER, tasks_of, titles
+from clipnoise.cli.league import FOLDER, findings_of, tasks_of, titles
 from clipnoise.errors import UserError
 from clipnoise.report.figures.league import figures
 from clipnoise.report.league import LeagueFindings, by_track, read_league
@@ -29,6 +30,7 @@ from clipnoise.report.league_page import (
 )
 from clipnoise.run.correctness import packed
 from clipnoise.studies.tracks import CORRELATED, PRETRAINED, PRIVATE, PUBLIC, USERS, Track
+from clipnoise.studies.tuning import Tune
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "workflow" / "studies" / "league"
@@ -399,6 +401,35 @@ def test_a_page_on_which_nothing_is_told_apart_says_so_once(tmp_path: Path) -> N
     assert "Of 48 confirmed runs none collapsed." in page
 
 
+SPACE = Tune(ranges={"learning_rate": (0.1, 10.0)}, trials=10, seeds=(1,))
+
+
+def at_rates(means: dict[str, float], rates: dict[str, list[float]], seed: int) -> list[Any]:
+    """Return confirmed runs whose searches chose these learning rates in turns."""
+    runs = confirmed(means, seed=seed)
+    for one in runs:
+        chosen = rates[one["label"]]
+        rate = chosen[(one["search"] - 1) % len(chosen)]
+        one["hyperparameters"] = json.dumps({"learning_rate": rate})
+    return runs
+
+
+def test_the_page_says_where_half_of_the_searches_end_at_one_end_of_their_range(
+    tmp_path: Path,
+) -> None:
+    rates = {"disk": [0.1, 9.0, 1.0], "dp-lion": [1.0], "dp-sgd": [1.0, 9.0]}
+    tasks = {f"task{n}": at_rates(BETTER, rates, seed=n) for n in range(6)}
+    spaces = dict.fromkeys(tasks, dict.fromkeys(BETTER, SPACE))
+    findings = LeagueFindings(read_league(published(tmp_path, **tasks)), spaces=spaces)
+    table = cells_below(league_page(findings, PLANNED), "Each method, in all settings")
+    assert {cells[0]: cells[6] for cells in table} == {"disk": "0", "dp-lion": "0", "dp-sgd": "6"}
+    said = "task4 at ε = 3 and task5 at ε = 3, at least half of the searches of DP-SGD chose a lear"
+    assert said in answer(findings, dict.fromkeys(tasks, ""))
+    assert said in league_page(findings, PLANNED)
+    unknown = LeagueFindings(findings.tasks)
+    assert said not in answer(unknown, dict.fromkeys(tasks, ""))
+
+
 def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:
     worse = {"disk": 0.65, "dp-lion": 0.6, "dp-sgd": 0.7}
     tasks = {f"task{n}": confirmed(worse, seed=n, searches=8, examples=200) for n in range(6)}
@@ -409,8 +440,8 @@ def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_readme_has_the_answer_of_the_published_files() -> None:
-    findings = by_track(read_league(ROOT / FOLDER))[PRIVATE]
-    said = answer(findings, titles(tasks_of(TASKS)[PRIVATE]))
+    planned = tasks_of(TASKS)
+    said = answer(findings_of(ROOT / FOLDER, planned)[PRIVATE], titles(planned[PRIVATE]))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     words = re.sub(r"!?\[(.*?)\]\(.*?\)", r"\1", readme)
     assert said in words, f"README.md: copy the answer from {FOLDER}/index.md"

@@ -17,6 +17,7 @@ from clipnoise.report.league import LeagueFindings, by_track, read_league
 from clipnoise.report.league_page import league_page
 from clipnoise.report.league_practice import KINDS, PracticeRow, kind_of, practice_page
 from clipnoise.studies.tracks import PRETRAINED, PRIVATE
+from clipnoise.studies.tuning import Tune
 
 BETTER = {"disk": 0.84, "dp-lion": 0.65, "dp-sgd": 0.7}
 SMALL = "with fewer than 10,000 training examples"
@@ -122,6 +123,18 @@ def test_the_spread_of_dp_sgd_is_that_of_its_searches(tmp_path: Path) -> None:
     assert row[6] == f"adult {ends}, deviation {np.std(means, ddof=1):.1f}"
 
 
+def test_a_gain_over_a_baseline_at_the_end_of_its_range_is_said_with_this(tmp_path: Path) -> None:
+    tune = Tune(ranges={"learning_rate": (0.1, 10.0)}, trials=10, seeds=(1,))
+    runs = [one | {"hyperparameters": '{"learning_rate": 8}'} for one in confirmed(BETTER)]
+    spaces = {"digits": {"dp-sgd": tune, "disk": tune}}
+    found = LeagueFindings(read_league(published(tmp_path, digits=runs)), spaces=spaces)
+    page = practice_page([found], data(digits="digits"))
+    (row,) = cells_below(page, f"Pictures {SMALL}")
+    assert row[2].endswith("shown to beat DP-SGD as far as its learning rates were searched")
+    (chosen,) = cells_below(page, f"Pictures {SMALL}: what searches chose")
+    assert chosen[5] == "1 of 1"
+
+
 def test_what_searches_chose_is_a_median_with_its_range(tmp_path: Path) -> None:
     runs = confirmed({"dp-sgd": 0.7, "dp2-rmsprop": 0.7}, searches=7)
     for one in runs:
@@ -133,8 +146,8 @@ def test_what_searches_chose_is_a_median_with_its_range(tmp_path: Path) -> None:
         one["hyperparameters"] = json.dumps(values)
     page = practice_page([findings(tmp_path, adult=runs)], data(adult="adult"))
     assert cells_below(page, f"{LARGE}: what searches chose") == [
-        ["dp-sgd", "3", "7", "16 (2 to 130)", "2 of 7", "0.5 (0.5 to 0.5)"],
-        ["dp2-rmsprop", "3", "7", "–", "–", "–"],
+        ["dp-sgd", "3", "7", "16 (2 to 130)", "2 of 7", "0 of 1", "0.5 (0.5 to 0.5)"],
+        ["dp2-rmsprop", "3", "7", "–", "–", "0 of 1", "–"],
     ]
 
 

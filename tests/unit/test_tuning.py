@@ -254,6 +254,26 @@ def test_a_point_is_anywhere_in_its_range_over_searches() -> None:
 LINEAR = {"kind": "linear", "peak": [1.0, 10.0], "final": 0}
 
 
+@pytest.mark.parametrize(
+    ("rate", "end"),
+    [
+        (0.06, "lowest"),
+        (0.07, None),
+        (15.8, None),
+        (15.9, "highest"),
+        ({**LINEAR, "peak": 1.5}, "lowest"),
+        ({**LINEAR, "peak": 2}, None),
+        ({**LINEAR, "peak": 7}, "highest"),
+        ([1.0, 100.0], None),
+        (None, None),
+    ],
+)
+def test_an_end_of_a_range_is_the_outer_fifth_of_its_logarithms(rate: object, end: str) -> None:
+    tune = Tune(ranges={"rate": ((0.01, 100.0), LINEAR)}, trials=1, seeds=(1,))
+    assert tune.end_of("rate", rate) == end
+    assert tune.end_of("clip_norm", rate) is None
+
+
 def test_trials_divide_themselves_between_the_ranges_of_a_list() -> None:
     ranges: Any = {"rate": ((0.01, 100.0), LINEAR)}
     tune = Tune(ranges=ranges, trials=127, seeds=(1,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -22,6 +22,9 @@ from clipnoise.studies.screening import (
 )
 from clipnoise.studies.study import LEAGUE, Study, load_study
 from clipnoise.studies.tracks import PRETRAINED, PRIVATE, TRACKS, Track, planned_track
+
+if TYPE_CHECKING:
+    from clipnoise.report.league import LeagueFindings
 
 FOLDER = Path("docs/league/v3")
 NO_TASKS = ("shared", "lite")
@@ -46,11 +49,11 @@ def league(context: click.Context, folder: Path, track: str, page: Path | None) 
     """
     if context.invoked_subcommand is not None:
         return
-    from clipnoise.report.league import by_track, read_league
     from clipnoise.report.league_page import league_page, league_pdf, pictures
     from clipnoise.report.league_practice import practice_page
 
-    found, planned = by_track(read_league(folder)), tasks_of(options.STUDIES / LEAGUE)
+    planned = tasks_of(options.STUDIES / LEAGUE)
+    found = findings_of(folder, planned)
     (asked,) = (each for each in TRACKS if each.id == track)
     if page is None:
         print(league_page(found[asked], titles(planned[asked])), end="")
@@ -114,8 +117,10 @@ def publish(
     """Write the results of TASK into its file, with the digests of the code that trained them.
 
     Every run of workflow/studies/league/TASK.yaml must have been trained by the code as it is now.
+    Methods whose searches mostly ended at one end of a range are named: look at them after the
+    screen, before the confirmation is trained.
     """
-    from clipnoise.report.league import published_rows
+    from clipnoise.report.league import at_an_end, published_rows
     from clipnoise.studies.columns import to_parquet
 
     study, results = _task(task, config)
@@ -123,6 +128,11 @@ def publish(
     path = folder / f"{task}.parquet"
     write_atomically(path, to_parquet(rows))
     print(f"{path}: {rows.num_rows} runs")
+    for end, methods in at_an_end(study, rows.to_pandas()).items():
+        print(
+            f"Half of the searches or more chose a learning rate in the {end} fifth of its range: "
+            f"{', '.join(methods)}. A wider range may change what is found."
+        )
 
 
 @options.command(league)
@@ -169,6 +179,17 @@ def tasks_of(folder: Path) -> dict[Track, dict[str, Study]]:
             study = load_study(path)
             tracks[planned_track(study.panels.values())][path.stem] = study
     return tracks
+
+
+def findings_of(
+    folder: Path, planned: Mapping[Track, Mapping[str, Study]]
+) -> dict[Track, LeagueFindings]:
+    """Return what the published files of a folder say, by tracks, with the spaces of the tasks."""
+    from clipnoise.report.league import by_track, read_league, spaces_of
+
+    tasks = read_league(folder)
+    studies = {name: study for each in planned.values() for name, study in each.items()}
+    return by_track(tasks, {task: spaces_of(studies[task]) for task in tasks if task in studies})
 
 
 def titles(tasks: Mapping[str, Study]) -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,11 +40,14 @@ from clipnoise.studies.columns import LEAGUE, read_table, schema
 from clipnoise.studies.screening import Screening
 from clipnoise.studies.study import Study
 from clipnoise.studies.tracks import PRIVATE, TRACKS, Track, track_of
+from clipnoise.studies.tuning import Tune
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 PLACE = ("task", "epsilon")
+RATE = "learning_rate"
+Spaces = Mapping[str, Tune]
 AGAIN = "Train it again, and publish it: `clipnoise league publish TASK`."
 
 
@@ -226,10 +231,12 @@ class LeagueFindings:
     Attributes:
         tasks: their runs, as from `read_league`.
         track: which, and with it the method that gains are over.
+        spaces: what each method was tuned in, by task and label, as from `spaces_of`.
     """
 
     tasks: Mapping[str, pd.DataFrame]
     track: Track = PRIVATE
+    spaces: Mapping[str, Spaces] = field(default_factory=dict)
 
     @cached_property
     def confirmed(self) -> dict[str, pd.DataFrame]:
@@ -281,6 +288,25 @@ class LeagueFindings:
     def apart(self) -> pd.DataFrame:
         """The pairs of methods that differ, as from `told_apart`."""
         return told_apart(self.settings, PLACE)
+
+    @cached_property
+    def at_an_end(self) -> pd.DataFrame:
+        """Where half of a method's searches or more chose a learning rate at one end of its range.
+
+        The columns are task, epsilon, method and end. By chance a fifth of the searches would.
+        """
+        rows = [
+            (task, float(epsilon), method, end)
+            for task, runs in self.confirmed.items()
+            for (epsilon, method), part in split(runs[runs["epsilon"].notna()], "epsilon", "label")
+            if (end := _common_end(part, self.spaces.get(task, {}).get(method)))
+        ]
+        return pd.DataFrame(rows, columns=[*PLACE, "method", "end"])
+
+    @property
+    def limited(self) -> pd.DataFrame:
+        """The settings in which this is so of the baseline: rows of `at_an_end`."""
+        return where(self.at_an_end, method=self.track.baseline)
 
     @property
     def without_baseline(self) -> pd.DataFrame:
@@ -349,18 +375,52 @@ class LeagueFindings:
         return Gap(one.right[both].mean(axis=2), self.ceilings[task])
 
 
-def by_track(tasks: Mapping[str, pd.DataFrame]) -> dict[Track, LeagueFindings]:
+def spaces_of(study: Study) -> Spaces:
+    """Return what each tuned method of a task is tuned in, by its label."""
+    return {run.label: run.tune for run in study.runs if run.tune}
+
+
+def at_an_end(study: Study, runs: pd.DataFrame) -> dict[str, list[str]]:
+    """Return which methods of a task mostly chose learning rates at an end of their range, by end.
+
+    Args:
+        study: the task.
+        runs: its rows, as they are published.
+    """
+    spaces, found = spaces_of(study), defaultdict(list)
+    for (label,), part in split(runs, "label"):
+        if end := _common_end(part, spaces.get(label)):
+            found[end].append(label)
+    return dict(found)
+
+
+def _common_end(runs: pd.DataFrame, tune: Tune | None) -> str | None:
+    """Return at which end of its range half or more of some searches chose the learning rate."""
+    if tune is None:
+        return None
+    searches = runs.drop_duplicates(["panel", "epsilon", "search"])
+    chosen = [json.loads(text) for text in searches["hyperparameters"]]
+    ends = [tune.end_of(RATE, values.get(RATE)) for values in chosen]
+    return next((end for end in ("highest", "lowest") if 2 * ends.count(end) >= len(ends)), None)
+
+
+def by_track(
+    tasks: Mapping[str, pd.DataFrame], spaces: Mapping[str, Spaces] | None = None
+) -> dict[Track, LeagueFindings]:
     """Return what the tasks of each track say, which are found by their runs.
 
     Args:
         tasks: as from `read_league`.
+        spaces: by task, as from `spaces_of`; nothing is said of them by default.
     """
     tracks = {
         task: track_of(*(set(runs[name]) for name in ("dataset", "method", "sampler")))
         for task, runs in tasks.items()
     }
     return {
-        track: LeagueFindings({one: tasks[one] for one in tasks if tracks[one] == track}, track)
+        track: LeagueFindings(
+            {one: tasks[one] for one in tasks if tracks[one] == track}, track, spaces or {}
+        )
         for track in TRACKS
     }
 

@@ -90,7 +90,7 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
         f"{found.track.called} is shown not to be the best in "
         f"{len(found.without_baseline) or 'none'} of {len(found.settings)} settings, a task at one "
         f"ε each, and a single method is left as the best in {len(found.alone) or 'none'}. "
-        f"{_largest(found)} {_expected(found)}"
+        f"{_largest(found)} {_expected(found)}" + "".join(f" {said}" for said in _limited(found))
     )
 
 
@@ -105,6 +105,21 @@ def _largest(found: LeagueFindings) -> str:
         f"The largest gain over {found.track.called} in a setting that is shown, by intervals that "
         f"hold together, is that of {row['method']} on {_place(row)} ({gain})."
     )
+
+
+def _limited(found: LeagueFindings) -> Iterator[str]:
+    """Yield in a sentence where the search space ended too early for the baseline."""
+    places = [
+        f"{task} at ε = {listing([f'{epsilon:g}' for epsilon in rows['epsilon']])}"
+        for (task,), rows in split(found.limited, "task")
+    ]
+    if places:
+        base = found.track.called
+        yield (
+            f"On {listing(places)}, at least half of the searches of {base} chose a learning rate "
+            f"in an outer fifth of its range: a wider range may give {base} more, and gains over "
+            "it hold for this search space."
+        )
 
 
 def _expected(found: LeagueFindings) -> str:
@@ -282,6 +297,7 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
     below = found.gains[found.gains["all_high"] < 0].sort_values("gain")
     yield _gains(f"Shown to be better than {base}, by intervals that hold together", above)
     yield _gains("Shown to be worse", below)
+    yield from _limited(found)
     yield f"Of {best['runs'].sum():,} confirmed runs {best['collapsed'].sum() or 'none'} collapsed."
 
 
@@ -347,17 +363,23 @@ def _methods(found: LeagueFindings) -> ListBlock:
         taken = [one[method] for one in times.values() if method in one]
         cells = [str(int(one)) for one in (len(here), here["can_be_best"].sum(), better, worse)]
         collapsed = f"{here['collapsed'].sum()} of {here['runs'].sum()}"
-        row = [method, *cells, collapsed, decimal(float(pd.Series(taken).median()), 2)]
+        ended = str(len(where(found.at_an_end, method=method)))
+        row = [method, *cells, collapsed, ended, decimal(float(pd.Series(taken).median()), 2)]
         rows.append((-here["can_be_best"].mean(), row))
     return ListBlock(
         title="Each method, in all settings",
         caption="In how many settings it is confirmed, can be the best, and is shown to be better "
-        f"or worse than {base} by intervals that hold together; its collapsed runs; and its "
-        f"processor time over that of {base}, the median of settings. A method that passed only "
-        "some screens has the settings of tasks on which it did well.",
-        heads=("method", "settings", "can be best", "better", "worse", "collapsed", "time"),
+        f"or worse than {base} by intervals that hold together; its collapsed runs; in how many "
+        "settings half of its searches or more chose a learning rate in the same outer fifth of "
+        f"its range, beyond which it may do better; and its processor time over that of {base}, "
+        "the median of settings. A method that passed only some screens has the settings of tasks "
+        "on which it did well.",
+        heads=(
+            *("method", "settings", "can be best", "better", "worse", "collapsed", "at an end"),
+            "time",
+        ),
         rows=[row for _, row in sorted(rows, key=lambda pair: pair[0])],
-        numbers=6,
+        numbers=7,
         notes=[],
     )
 

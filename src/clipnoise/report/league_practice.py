@@ -44,7 +44,9 @@ READING = (
     "What searches chose: for the methods that can be the best at an ε, the median over searches "
     "and tasks of the learning rate, or its peak where it falls linearly to 0, and of the clip "
     "norm, with their ranges. A narrow range over several tasks says that a value transferred; one "
-    "task says nothing of others. A dash: the method has a list of them.",
+    "task says nothing of others. At an end: in how many settings half of the searches or more "
+    "chose a learning rate in the same outer fifth of its range, so that a value beyond it may be "
+    "better. A dash: the method has a list of them.",
     "Files have what each search chose, and not what its other trials reached. So they say how "
     "much the outcome of DP-SGD differs from search to search, and not what a search gains over "
     "untuned values. What holds on these tasks need not hold on other data.",
@@ -55,7 +57,7 @@ START = (
     *("largest gain", "DP-SGD over searches", "collapsed"),
 )
 CHOICES = ("learning_rate", "clip_norm")
-CHOSEN = ("method", "ε", "searches", "learning rate", "falls to 0", "clip norm")
+CHOSEN = ("method", "ε", "searches", "learning rate", "falls to 0", "at an end", "clip norm")
 
 
 def kind_of(data: Dataset) -> str:
@@ -116,11 +118,18 @@ class PracticeRow:
         taken = [name for name in self.can if name in above and name not in below]
         if taken:
             named = [f"{name} ({above[name]} of {len(self.tasks)})" for name in taken]
-            return f"{listing(named)}, shown to beat DP-SGD"
+            return f"{listing(named)}, shown to beat DP-SGD" + self.reservation
         if not self.can:
             return "nothing can be the best in all settings"
         one = "one of " if len(self.can) > 1 else ""
         return f"{one}{listing(self.can)}, which can be the best in all settings"
+
+    @property
+    def reservation(self) -> str:
+        """What must be said of a gain over a baseline whose search space ended too early."""
+        ended = len(self.here(self.found.limited))
+        where_so = f", in {ended} of {len(self.tasks)} settings" if len(self.tasks) > 1 else ""
+        return f" as far as its learning rates were searched{where_so}" if ended else ""
 
     @property
     def largest_gain(self) -> str:
@@ -166,8 +175,10 @@ class PracticeRow:
             falls = (
                 DASH if _spread(rates) == DASH else f"{sum(map(_falls, rates))} of {len(values)}"
             )
+            ended = len(where(self.here(self.found.at_an_end), method=method))
             first = [method, f"{self.epsilon:g}", str(len(values))]
-            yield [*first, _spread(rates), falls, _spread(clips)]
+            at_an_end = f"{ended} of {len(self.tasks)}"
+            yield [*first, _spread(rates), falls, at_an_end, _spread(clips)]
 
 
 def _falls(value: object) -> bool:
@@ -260,7 +271,7 @@ def _tables(
         caption="",
         heads=CHOSEN,
         rows=sorted((cells for row in rows for cells in row.chosen()), key=lambda one: one[0]),
-        numbers=4,
+        numbers=5,
         notes=[],
     )
 

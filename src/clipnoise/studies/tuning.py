@@ -44,6 +44,7 @@ Candidates = Annotated[
 
 AXES: tuple[Axis, ...] = ("dataset", "model", "epsilon")
 PRIMES = (2, 3, 5, 7, 11, 13)  # the bases of the Halton sequence
+OUTER = 0.2  # of the logarithms of a range, at each of its ends
 PARTIAL = "Some runs of the search diverged; a configuration with such a run cannot win."
 NONE_LEFT = "Every configuration of the search has a diverged run; the first one was taken."
 
@@ -211,6 +212,21 @@ class Tune:
         """
         seeds = self.seeds_in(search)
         return seeds if self.law is None else (derive("trials", seeds[0], number) >> 11,)
+
+    def end_of(self, name: str, value: object) -> Literal["lowest", "highest"] | None:
+        """Return in which outer fifth of its range, by logarithms, a value lies; None in neither.
+
+        Args:
+            name: of the hyper-parameter; one without a range has no ends.
+            value: a number, or a schedule with the number that has a range.
+        """
+        for ends in alternatives(self.ranges.get(name, ())):
+            inside, (low, high) = _within(ends)
+            number = value.get(inside) if isinstance(value, Mapping) else value
+            if bool(inside) == isinstance(value, Mapping) and isinstance(number, int | float):
+                place = math.log(number / low) / math.log(high / low)
+                return "lowest" if place <= OUTER else "highest" if place >= 1 - OUTER else None
+        return None
 
     def _at(self, places: Sequence[float]) -> dict[str, object]:
         """Return the values at a point: a number in [0, 1) for each of what is tuned."""
