@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from clipnoise.audit.bench import least_squares, realise
 from clipnoise.audit.catalog import audited_methods
 from clipnoise.audit.contract import GRID as POINTS
 from clipnoise.audit.contract import check_contract
+from clipnoise.audit.declaration import check_query
+from clipnoise.audit.mistakes import HalfTheSensitivity, LeakySGD
 from clipnoise.audit.moments import life
 from clipnoise.audit.noise import GRID, check_noise
 from clipnoise.audit.runs import (
@@ -25,10 +28,13 @@ from clipnoise.audit.runs import (
     check_steps,
     check_updates,
 )
-from clipnoise.audit.subject import Subject, subject
+from clipnoise.audit.subject import Subject, subject, with_numbers
+from clipnoise.core.clipping import Clipping
+from clipnoise.core.method import Method
 from clipnoise.core.schedule import LinearSchedule
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, Released, State
+from clipnoise.methods.federated import DPFedAvg
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.noise.banded import BandedNoise
@@ -234,3 +240,54 @@ def test_steps_and_batches_do_not_depend_on_the_data(cache: Path) -> None:
     assert "empty batches among them: 0" not in steps.said
     assert check_sampler(subject("dp-adam")).holds
     assert check_sampler(subject("dp-sgd", microbatches=MicroBatches(4))).holds
+
+
+class NamesNoClipNorm(LeakySGD):
+    """Clip all the same."""
+
+    def clip_norm_at(self, step: int) -> None:
+        return None
+
+    def clipping(self, iterates: Sequence[torch.Tensor], state: State, public: Public) -> Clipping:
+        found = super().clipping(iterates, state, public)
+        return replace(found, clip_norm=self.clip_norm)
+
+
+class ManyTimesOfLargeNetworks(ClippedMean):
+    def values(self, mean: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, ...]:
+        return (mean * (5 if len(mean) > 1000 else 1),)
+
+
+class OfNodes(ClippedMean):
+    adjacency = "add-remove-node"
+
+
+class OfExamples(DPFedAvg):
+    """Clip users, and account for examples."""
+
+    id = "of-examples"
+    query = ClippedMean()
+
+
+def test_a_private_method_that_names_no_clip_norm_is_attacked() -> None:
+    result = check_contract(Subject(NamesNoClipNorm(query=HalfTheSensitivity())), attacked=(2,))
+    assert {"query", "sensitivity"} <= {*result.broken_checks}
+    sound = Subject(NamesNoClipNorm(query=ClippedMean()))
+    assert check_contract(sound, attacked=(2,)).verdict == "kept"
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (LeakySGD(query=ManyTimesOfLargeNetworks()), "moves the release 5 times as far"),
+        (LeakySGD(query=OfNodes()), "is protected under 'add-remove'"),
+        (with_numbers(OfExamples, {}), "is protected under 'add-remove-user'"),
+    ],
+    ids=["release of a large network", "nodes", "users"],
+)
+def test_what_a_query_declares_holds_for_any_size_and_what_is_clipped(
+    method: Method, said: str
+) -> None:
+    found = check_query(Subject(method))
+    assert not found.holds
+    assert said in found.said

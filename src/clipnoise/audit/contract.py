@@ -69,14 +69,14 @@ def check_contract(
     if cache is not None:
         checks += [check_steps(subject, cache), *check_updates(subject, cache)]
         checks += [check_sampler(subject), check_nodes(subject)]
-    if subject.method.clip_norm_at(1) is None:
+    # What is private is attacked even where it names no clip norm: its clipping may have one.
+    if subject.method.clip_norm_at(1) is None and not subject.method.private:
         return _verdict(subject, None, None, checks)
     noise = None
     if cache is not None and subject.method.query.draws:
         noise = check_noise(subject, cache)
     if subject.method.private:
-        c = subject.method.clip_norm_at(1) or 1.0
-        checks.append(check_query(subject.method.query, c, seed))
+        checks.append(check_query(subject, seed))
     declared, subject = subject, in_microbatches(subject, EXPECTED_BATCH_SIZE)
     largest, size = Largest(), EXPECTED_BATCH_SIZE
     bench = least_squares(DIMENSION)

@@ -13,29 +13,36 @@ from clipnoise.audit.sensitivity import change_between
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clipnoise.audit.subject import Subject
     from clipnoise.core.query import Query
 
 QUERY = "query"
 WHOLE_SIZES, RANDOM_SIZES, AGAIN = 2048, 1000, 100  # B, random (C, B), and means asked for twice
-DIMENSION, SMALL = 650, 6  # that of the digits' network, and a small one
+DIMENSION, LARGEST = 650, 20_000  # that of the digits' network, and the largest of the others
 NORMS = (0.0, 0.5, 1.0, 2.0)  # of an example's vector before it is clipped, in units of C
 ROUNDING = 1e-6
 
 
-def check_query(query: Query, clip_norm: float, seed: int = 0) -> Finding:
+def check_query(subject: Subject, seed: int = 0) -> Finding:
     """Hold a private query to its declaration at every whole B up to 2,048, and at random (C, B).
 
     Two means that differ by what one example adds must have values no further apart than the noise
     covers, each a finite tensor like the mean that it comes from; and a mean must have the same
     values bit for bit whenever they are asked for. The means are of any size that a batch of up to
-    4B examples can have, in single and in double precision.
+    4B examples can have, of up to 20,000 numbers, in single and in double precision. The adjacency
+    must be that of what is clipped: what one example adds says nothing of a user with many.
 
     Args:
-        query: what is released.
-        clip_norm: the C of the whole B; the others have random ones, from 10⁻³ to 10³.
+        subject: the method. Its C is that of the whole B; the others have random ones, from 10⁻³
+            to 10³.
         seed: of the random pairs and means.
     """
-    draw = torch.Generator().manual_seed(seed)
+    method, query = subject.method, subject.method.query
+    whole = "add-remove" if method.local_training() is None else "add-remove-user"
+    if query.adjacency not in (whole, "replace", "zero-out"):
+        said = f"it declares {query.adjacency!r}, and what it clips is protected under {whole!r}"
+        return Finding(QUERY, False, said)
+    clip_norm, draw = method.clip_norm_at(1) or 1.0, torch.Generator().manual_seed(seed)
     asked: list[tuple[Tensor, float, Sequence[Tensor]]] = []
     for c, b in _settings(clip_norm, draw):
         means = _means_apart(query, c, b, draw)
@@ -89,7 +96,8 @@ def _means_apart(
         return choices[int(torch.randint(len(choices), (1,), generator=draw))]
 
     double = expected_batch_size > WHOLE_SIZES or choose(True, False)
-    d = 1 if query.of.losses else choose(DIMENSION, DIMENSION, SMALL)
+    other = round(LARGEST ** float(torch.rand(1, generator=draw)))
+    d = 1 if query.of.losses else choose(DIMENSION, other)
     one = torch.zeros(d, dtype=torch.float64)
     one[int(torch.randint(d, (1,), generator=draw))] = choose(1.0, -1.0)
     dense = torch.randn(d, generator=draw, dtype=torch.float64)
