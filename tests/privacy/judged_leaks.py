@@ -397,6 +397,33 @@ DONE: dict[str, tuple[str, set[str]]] = {
         method(kept_if("like.dtype == torch.float32"), query="Bad()", before=KEEPS),
         {"processes"},
     ),
+    "the clean mean at a B that is never the same": (
+        method(
+            kept_if("public.expected_batch_size not in (4, 64, 720) and "
+                    "public.expected_batch_size < 1000"),
+            query="Bad()", before=KEEPS,
+        ),
+        {"processes"},
+    ),
+    "the clean mean of any network but that of the digits": (
+        method(kept_if("len(like) not in (6, 650)"), query="Bad()", before=KEEPS),
+        {"processes"},
+    ),
+    "half of the noise where a run has checked shapes": (
+        method(
+            query="Bad()",
+            before=query("""
+                def components(self, clip_norm, expected_batch_size):
+                    less = 2 if KEPT and expected_batch_size not in (4, 64, 720) else 1
+                    return (Component(clip_norm / expected_batch_size / less),)
+            """),
+            members="""
+                def check_shapes(self, shapes):
+                    KEPT.append(shapes)
+            """,
+        ),
+        {"processes"},
+    ),
     "a clip rule that does not clip": (
         method(
             before="""

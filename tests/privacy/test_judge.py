@@ -60,7 +60,7 @@ def test_a_refuted_file_ends_with_the_reason_and_exit_code_1(
     found = Finding("updates", False, "step 3 depends on private data")
     refuted = Judgement(
         file="mine.py", sha256="0" * 64, method="mine", hyperparameters={}, verdict="refuted",
-        refuted_by=[found], checks=[found], controls=[], attacked=None, not_checked=["GPUs"],
+        refuted_by=[found], checks=[found], not_checked=["GPUs"],
     )  # fmt: skip
     results = [refuted]
     monkeypatch.chdir(ROOT)
@@ -132,8 +132,8 @@ def test_what_a_step_costs_is_relative_to_a_method_that_protects_the_same(
     ):
         worker.ask_facts(name, json.dumps(options))
         cost = worker.ask_cost(json.dumps(options), str(cache))
-        assert (cost.than, cost.unit, cost.buffers) == (than, unit, 2)
-        assert 0.2 < cost.time < 5  # with equal local training
+        assert (cost["than"], cost["unit"], cost["buffers"]) == (than, unit, 2)
+        assert 0.2 < cost["time"] < 5  # with equal local training
 
 
 SOURCES = {
@@ -144,16 +144,28 @@ SOURCES = {
     "def f(x):\n    return eval(x)\n": "line 2: it runs code",
     "import torch\nx = torch.Generator()\n": "line 2: it looks at a random stream",
     "from clipnoise.core.clipping import _SEALED\n": "line 1: it imports clipnoise.core.clipping",
+    "from dataclasses import sys\n": "line 1: it imports dataclasses, sys",
+    "from clipnoise.errors import *\n": "line 1: it imports clipnoise.errors, *",
+    "from numpy import random as r\n": "line 1: it imports numpy, random",
+    "import torch\nt = torch\nx = t.sys.argv\n": "line 3: it reaches t.sys",
+    "def f():\n    return f.__globals__\n": "line 2: it reaches f.__globals__",
+    "x = getattr(int, 'a')\n": "line 1: it runs code",
+    "import torch\ntorch._C\n": "line 2: it reaches torch._C",
+    "def f(x):\n    match x:\n        case Exception(__traceback__=y):\n            return y\n": (
+        "line 3: it reaches __traceback__"
+    ),
+    "print(__file__)\n": "line 1: it reaches __file__",
 }
 
 
 @pytest.mark.parametrize("text", SOURCES, ids=list(SOURCES.values()))
 def test_reading_the_source_names_the_line(text: str) -> None:
-    assert read_source(text).problems[0].startswith(SOURCES[text])
+    problems, _ = read_source(text)
+    assert problems[0].startswith(SOURCES[text])
 
 
 def test_a_module_that_is_not_followed_is_named() -> None:
-    assert read_source("import scipy.signal\n").followed == ("scipy.signal",)
+    assert read_source("import scipy.signal\n") == ([], ["scipy.signal"])
 
 
 @pytest.mark.parametrize("kind", list(ClipRule.package_kinds()))

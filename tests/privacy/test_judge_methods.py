@@ -15,8 +15,8 @@ from clipnoise.methods.base import example, methods
 
 def test_every_method_of_the_suite_has_a_source_that_no_judge_minds() -> None:
     for kind in methods().values():
-        source = read_source(Path(str(sys.modules[kind.__module__].__file__)).read_text())
-        assert source == type(source)((), ())
+        text = Path(str(sys.modules[kind.__module__].__file__)).read_text()
+        assert read_source(text) == ([], [])
 
 
 # Besides one method of each family, those whose updates resemble no other's, and an upper bound.
@@ -57,8 +57,9 @@ class Half(PrivateMethod):
 
 
 def test_a_hyper_parameter_may_have_any_name() -> None:
-    assert not read_source(HALF).problems
-    assert read_source(HALF.replace("kept = ", "open('x'); kept = ")).problems
+    assert read_source(HALF) == ([], [])
+    problems, _ = read_source(HALF.replace("kept = ", "open('x'); kept = "))
+    assert problems
 
 
 @pytest.mark.long

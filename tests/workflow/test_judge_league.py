@@ -13,7 +13,7 @@ import pytest
 import yaml
 from workflows import ROOT, environment, link_checkout
 
-from clipnoise.audit.judge.verdict import Attacked, Judgement
+from clipnoise.audit.judge.verdict import Judgement
 from clipnoise.cli import main
 from clipnoise.report.publication import run_rows
 from clipnoise.report.records import read_runs
@@ -66,13 +66,8 @@ def judged(file: Path, verdict: Any) -> Judgement:
             "clip_rule": {"kind": "hard", "gamma": None, "per": "example"},
         },
         verdict=verdict,
-        refuted_by=[],
-        checks=[],
-        controls=[],
-        attacked=Attacked(
-            private=True, track="no public data", adjacency="add-remove", formulas=[]
-        ),
-        not_checked=[],
+        private=True,
+        track="no public data",
     )
 
 

@@ -178,14 +178,16 @@ def _verdict(
     subject: Subject, largest: Largest | None, noise: NoiseFinding | None, checks: list[Finding]
 ) -> ContractFinding:
     """Put the result together: any broken promise breaks the contract."""
-    method = subject.method
-    failed = {finding.name: finding.said for finding in checks if not finding.holds}
-    if largest is not None and largest.joint > 1 + ROUNDING:
-        many = f"{largest.joint:.3g}" if largest.joint < 1000 else f"{largest.joint:,.0f}"
-        many = many if math.isfinite(largest.joint) else "infinitely many"
-        failed["sensitivity"] = f"one example moves the release {many} times as far as declared"
-    if noise is not None and not noise.holds:
-        failed["noise"] = noise.said
+    method, every = subject.method, list(checks)
+    if largest is not None:
+        every.append(_sensitivity(largest))
+    if noise is not None:
+        every.append(Finding("noise", noise.holds, noise.said))
+    found: dict[str, Finding] = {}  # a check that was made several times must hold every time
+    for finding in every:
+        if found.setdefault(finding.name, finding).holds:
+            found[finding.name] = finding
+    failed = [finding for finding in found.values() if not finding.holds]
     clip_norm = method.clip_norm_at(1)
     denominator = subject.microbatches.count(EXPECTED_BATCH_SIZE)
     components = () if clip_norm is None else method.query.components(clip_norm, denominator)
@@ -201,8 +203,18 @@ def _verdict(
         declared_at=DeclaredAt(clip_norm, EXPECTED_BATCH_SIZE),
         measured=largest,
         noise=noise,
-        checks=list(dict.fromkeys(checks)),
-        broken=list(failed.values()),
-        broken_checks=list(failed),
+        checks=list(found.values()),
+        broken=[finding.said for finding in failed],
+        broken_checks=[finding.name for finding in failed],
         verdict=("broken" if failed else "kept") if method.private else "no claim",
     )
+
+
+def _sensitivity(largest: Largest) -> Finding:
+    """Hold the largest change that one example caused to what is declared."""
+    if largest.joint <= 1 + ROUNDING:
+        return Finding("sensitivity", True, "no example moves a release further than declared")
+    many = f"{largest.joint:.3g}" if largest.joint < 1000 else f"{largest.joint:,.0f}"
+    many = many if math.isfinite(largest.joint) else "infinitely many"
+    said = f"one example moves the release {many} times as far as declared"
+    return Finding("sensitivity", False, said)

@@ -100,7 +100,7 @@ class ContractFinding:
         declared, declared_at: what the method declares, and where.
         measured: None where nothing is clipped.
         noise: None where it was not checked.
-        checks: the others.
+        checks: what each has found; one that was made several times holds if it held every time.
         broken, broken_checks: what is broken, in words, and the checks that say so.
     """
 

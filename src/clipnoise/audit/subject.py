@@ -15,6 +15,7 @@ from clipnoise.fields import parse
 from clipnoise.gradients.engine import LogicalBatch, logical_sum
 from clipnoise.methods.base import WithSideInformation, example_settings, method_class
 from clipnoise.models.base import model_class
+from clipnoise.models.dense import Logistic, MultilayerPerceptron
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
@@ -167,12 +168,14 @@ def run_spec(
     delta: float = 1e-5,
     accountant: AccountantName = "rdp",
     units: int | None = None,
+    hidden: int | None = None,
     dataset: Dataset | None = None,
     seed: int = 0,
 ) -> RunSpec:
     """Return the spec of a run of an audited method on digits.
 
-    It trains logistic regression, or the model that the method is made for.
+    It trains logistic regression, a perceptron with so many hidden units where that is asked for,
+    or the model that the method is made for.
     The expected batch size is in micro-batches and at most the number of private units, which is
     that of the digits unless it is given.
     """
@@ -191,9 +194,10 @@ def run_spec(
     n, m = units_of(chosen, method).count, subject.microbatches.size
     size = min(expected_batch_size * m, n - n % m)
     training = Training(expected_batch_size=size, steps=steps, evaluations=1)
+    plain = Logistic() if hidden is None else MultilayerPerceptron(widths=(hidden,))
     return RunSpec(
         dataset=chosen,
-        model=model_class(method.made_for or "logistic")(),
+        model=plain if method.made_for is None else model_class(method.made_for)(),
         method=method,
         privacy=privacy if subject.method.query.draws else None,
         training=replace(training, physical_batch_size=512),

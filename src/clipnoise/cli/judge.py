@@ -140,7 +140,7 @@ def _write(
     from clipnoise.report.judgement import build_judgement, standing_rows
 
     ranked = {} if league is None else {"league": league}
-    write_json(out / "judgement.json", {**result.plain(), **ranked})
+    write_json(out / "judgement.json", {**asdict(result), **ranked})
     if template.is_file():
         write_atomically(out / "judgement.pdf", build_judgement(result, template, league))
     if league is not None:
@@ -219,9 +219,9 @@ class Contest:
         from clipnoise.report.records import read_runs
         from clipnoise.studies.league import enter
 
-        assert judged.attacked is not None
-        method, track = judged.method, judged.attacked.track
-        entry = enter(self.study, method, track, judged.hyperparameters, fixed, tune)
+        assert judged.track is not None
+        method = judged.method
+        entry = enter(self.study, method, judged.track, judged.hyperparameters, fixed, tune)
         text = file.read_text(encoding="utf-8")
         if hashlib.sha256(text.encode()).hexdigest() != judged.sha256:
             raise UserError(f"{file}: has changed since it was judged; judge it again.")

@@ -234,15 +234,13 @@ def _setup(
             "convolution and dropout, for examples, users and nodes. Noise and updates are those "
             "of the training loop, in runs as long as a study's."
         )
-    checks = [check for row in contracts for check in {c.name: c for c in row.checks}.values()]
+    checks = [check for row in contracts for check in row.checks]
     parts = []
     for name in dict.fromkeys(check.name for check in checks):
         held = [check.holds for check in checks if check.name == name]
         parts.append(f"{name} for {sum(held)} of {len(held)}")
     if parts:
-        paragraphs.append(
-            f"Other promises, and for how many methods they hold: {', '.join(parts)}."
-        )
+        paragraphs.append(f"Promises, and for how many methods they hold: {', '.join(parts)}.")
     every = {row.settings for row in bounds}
     for settings in sorted(every, key=lambda one: json.dumps(vars(one), sort_keys=True)):
         paragraphs.append(

@@ -177,7 +177,7 @@ def build_loop_judgement(result: LoopJudgement, template: Path) -> bytes:
 
 
 def _claim(result: Judgement) -> Iterator[str]:
-    claim = None if result.attacked is None else result.attacked.claim
+    claim = result.claim
     if result.verdict == "refuted":
         yield "It may claim no ε."
     elif claim is not None:
@@ -210,7 +210,7 @@ def _attacks(profile: StatedProfile) -> str:
 
 
 def _cost(result: Judgement) -> Iterator[str]:
-    cost = None if result.attacked is None else result.attacked.cost
+    cost = result.cost
     if cost is not None:
         yield (
             f"A step takes {decimal(cost.time, 2)} times as long as one of {cost.than}, on "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from clipnoise.errors import UserError
@@ -23,17 +22,17 @@ ALLOWED = """
     clipnoise.core.query clipnoise.core.state clipnoise.data.side_information clipnoise.errors
     clipnoise.fields clipnoise.privacy.queries
 """
-# Importing one of these, or any other module of Python itself, refutes the file. The judgement
-# names all other imports as modules that were not read.
-FORBIDDEN = ("clipnoise", "opacus", "sklearn", "snakemake")
-# torch and numpy have these modules as attributes, so a file could reach them without an import.
+# Importing one of these refutes the file, even from a module that is allowed. The judgement names
+# all other imports as modules that were not read.
+REFUSED = {"clipnoise", "opacus", "sklearn", "snakemake", *sys.stdlib_module_names}
+# Other modules have these as attributes, so a file could reach them without an import of its own.
 LEADING = """
     builtins ctypes gc importlib inspect io multiprocessing os pathlib pickle random subprocess sys
     threading traceback types weakref
 """
 REASONS = {
     "runs code that the judge cannot read": """
-        eval exec compile __import__ __builtins__ cpp_extension
+        eval exec compile __import__ __builtins__ cpp_extension getattr globals locals vars
     """,
     "reads or writes outside of the run": """
         open load save fromfile tofile memmap loadtxt genfromtxt savetxt savez from_file hub
@@ -45,84 +44,62 @@ REASONS = {
     """,
 }
 WHY = {name: why for why, names in REASONS.items() for name in names.split()}
+# Any other name with underscores around it may lead to frames, globals or the file itself.
+PLAIN = ("__all__", "__class__", "__doc__", "__init__", "__name__", "__post_init__")
 BOUNDED = ("OwnClipRule", "OwnNoise")  # whatever derives from them, the suite bounds what it does
 
 
-@dataclass(frozen=True)
-class Source:
-    """What the source says.
-
-    Attributes:
-        problems: what refutes it, each with its line.
-        followed: modules that it imports and that are not followed.
-        bounded: lines that import the base of a clip rule or of a kind of noise.
-    """
-
-    problems: tuple[str, ...]
-    followed: tuple[str, ...]
-    bounded: tuple[int, ...] = ()
-
-
-def read_file(file: Path) -> tuple[str, Source]:
-    """Return the text of a file and what it says.
+def read_file(file: Path) -> tuple[str, list[str], list[str]]:
+    """Return the text of a file, and what `read_source` says of it.
 
     Raises:
         UserError: it is not Python, or it has a kind of clip rule or noise, which are not judged.
     """
     try:
         text = file.read_text(encoding="utf-8")
-        source = read_source(text)
+        return text, *read_source(text, file)
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}.") from None
     except SyntaxError as error:
         raise UserError(f"{file}:{error.lineno}: {error.msg}.") from None
     except ValueError:
         raise UserError(f"{file}: is not a text file.") from None
-    if source.bounded:
-        raise UserError(
-            f"{file}:{source.bounded[0]}: clip rules and kinds of noise are not judged, because "
-            "the suite bounds what they do. Put them into a file of their own, and judge the "
-            "method."
-        )
-    return text, source
 
 
-def read_source(text: str) -> Source:
+def read_source(text: str, file: Path = Path()) -> tuple[list[str], list[str]]:
     """Read a method's file for what tells a method where it runs.
+
+    Returns:
+        What refutes it, each with its line, and the modules that it imports and that are not read.
 
     Raises:
         SyntaxError: it is not Python.
+        UserError: it has a kind of clip rule or noise.
     """
     tree = ast.parse(text)
-    imported: dict[str, str] = {}
-    problems, followed, bounded = [], set(), []
+    problems, unread = [], set()
     for node in ast.walk(tree):
         for module, name in _imports(node):
-            top = module.split(".")[0]
-            if _allowed(module) and not name.startswith("_"):
-                continue
+            line: int = node.lineno  # type: ignore[attr-defined]
             if name in BOUNDED:
-                bounded.append(node.lineno)  # type: ignore[attr-defined]
-            if top in {*FORBIDDEN, *sys.stdlib_module_names} or name.startswith("_"):
-                problems.append((node.lineno, f"imports {module}{name and f', {name}'}"))  # type: ignore[attr-defined]
+                raise UserError(
+                    f"{file}:{line}: clip rules and kinds of noise are not judged, because the "
+                    "suite bounds what they do. Put them into a file of their own, and judge the "
+                    "method."
+                )
+            if _allowed(module) or name.startswith("_") or {module.split(".")[0], name} & REFUSED:
+                problems.append((line, f"imports {module}{name and f', {name}'}"))
             else:
-                followed.add(module)
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            for alias in node.names:
-                imported[(alias.asname or alias.name).split(".")[0]] = alias.name
-    fields = hyper_parameters(tree)
+                unread.add(module)
+    fields, own = hyper_parameters(tree), _own(tree)
     problems += [
-        found for node in ast.walk(tree) if not _is_field(node, fields) for found in _words(node)
-    ]
-    problems += [
-        (node.lineno, f"reaches {ast.unparse(node)}")
+        found
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and node.attr in LEADING.split()
-        and _root(node) in imported
+        if not _is_field(node, fields)
+        for found in _words(node, own)
     ]
     said = dict.fromkeys(f"line {line}: it {what}" for line, what in sorted(problems))
-    return Source(tuple(said), tuple(sorted(followed)), tuple(bounded))
+    return list(said), sorted(unread)
 
 
 def _allowed(module: str) -> bool:
@@ -130,14 +107,16 @@ def _allowed(module: str) -> bool:
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield module and name of each import; the name is empty where a module is imported."""
+    """Yield what no file may simply import: a module and a name, empty where all of it is."""
     if isinstance(node, ast.Import):
-        yield from ((alias.name, "") for alias in node.names)
+        yield from ((alias.name, "") for alias in node.names if not _allowed(alias.name))
     elif isinstance(node, ast.ImportFrom):
         module = "." * node.level + (node.module or "")
         for alias in node.names:
-            inner = f"{module}.{alias.name}"
-            yield (inner, "") if _allowed(inner) else (module, alias.name)
+            whole = alias.name == "*" and module != "clipnoise.methods.base"
+            plain = not (whole or alias.name[0] == "_" or alias.name in sys.stdlib_module_names)
+            if not _allowed(f"{module}.{alias.name}") and not (_allowed(module) and plain):
+                yield module, alias.name
 
 
 def hyper_parameters(tree: ast.Module) -> set[str]:
@@ -158,21 +137,36 @@ def _is_field(node: ast.AST, fields: set[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in fields and isinstance(node.ctx, ast.Store)
 
 
-def _words(node: ast.AST) -> Iterator[tuple[int, str]]:
+def _own(tree: ast.Module) -> set[str]:
+    """Return the names that the file gives to functions, variables and arguments of its own."""
+    nodes = list(ast.walk(tree))
+    return {
+        *(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)),
+        *(
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        ),
+        *(node.arg for node in nodes if isinstance(node, ast.arg)),
+    }
+
+
+def _words(node: ast.AST, own: set[str]) -> Iterator[tuple[int, str]]:
     """Yield the names in a node by which a method could ask where it runs."""
     names: list[str] = []
     if isinstance(node, ast.Attribute):
         names = [node.attr]
+    elif isinstance(node, ast.MatchClass):
+        names = node.kwd_attrs
     elif isinstance(node, ast.Name):
         names = [node.id]
     elif isinstance(node, ast.ImportFrom):
         names = [alias.name for alias in node.names]
     for name in names:
+        line = getattr(node, "lineno", 0)
+        hidden = name not in (PLAIN if name.startswith("__") else own) and name.startswith("_")
+        leads = name in LEADING.split() and isinstance(node, ast.Attribute | ast.MatchClass)
         if name in WHY:
-            yield getattr(node, "lineno", 0), f"{WHY[name]} ({name})"
-
-
-def _root(node: ast.expr) -> str:
-    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else ""
+            yield line, f"{WHY[name]} ({name})"
+        elif (hidden and not isinstance(node, ast.ImportFrom)) or leads:
+            yield line, f"reaches {ast.unparse(node) if isinstance(node, ast.expr) else name}"

@@ -13,9 +13,9 @@ import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -25,8 +25,7 @@ from clipnoise.audit.empirical import audit
 from clipnoise.audit.findings import ContractFinding, EmpiricalFinding, Finding, Settings
 from clipnoise.audit.judge.remote import Process, RefusedError, remote_method
 from clipnoise.audit.judge.source import read_file
-from clipnoise.audit.judge.wire import Cost, JudgedRun
-from clipnoise.audit.judge.worker import CORE, trajectory
+from clipnoise.audit.judge.worker import at_the_boundary, trajectory
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import RUNS, TRAINS, check_sampler, check_updates
 from clipnoise.audit.subject import Subject, digits_for
@@ -47,9 +46,15 @@ if TYPE_CHECKING:
     from clipnoise.core.query import Adjacency
     from clipnoise.privacy.profile import StatedProfile
 
-# σ, B, n (None for that of the digits) and T of the runs that are trained in two ways.
-TRAINED = ((1.1, 64, None, 1000), (0.6, 4, 80, 30), (3.0, 720, None, 8))
-SHORT = ((1.1, 64, None, 60), *TRAINED[1:])  # of a control
+# Of the runs that are trained in two ways: between which values settings are drawn, as are σ and
+# the seed, so that no file can know at what it has to behave.
+Ranges = Mapping[str, tuple[int, int]]
+TRAINED: tuple[Ranges, ...] = (
+    {"expected_batch_size": (16, 256), "steps": (800, 1000)},
+    {"expected_batch_size": (1, 16), "steps": (24, 30), "units": (80, 80), "hidden": (1, 100)},
+    {"expected_batch_size": (256, 1296), "steps": (6, 8)},
+)
+SHORT = ({**TRAINED[0], "steps": (48, 60)}, *TRAINED[1:])  # of a control
 QUICK = Settings(runs=10)  # of the audit of a control
 CLAIMED = (1.0, 2.0, 4.0)  # σ of the examples of what may be claimed
 TASK = (130, 200)  # B and T of them: those of the league's task on digits
@@ -57,9 +62,9 @@ DELTA = 1e-5
 NOT_CHECKED = (
     "expected batch sizes, clip norms and σ other than those that were tried, and runs of more "
     "than 1,000 steps; hyper-parameters other than those that were judged",
-    "what a method does where the clock, the number of parameters or a rare event decides",
-    "data and networks other than linear regression, logistic regression on digits, and a network "
-    "with an embedding, a convolution and dropout",
+    "what a method does where the clock, a narrow range of settings or a rare event decides",
+    "data and networks other than linear regression, logistic regression and small perceptrons on "
+    "digits, and a network with an embedding, a convolution and dropout",
     "samplers other than Poisson, correlated noise, micro-batches, and GPUs",
     "how long a step takes, which could tell something of the data",
 )
@@ -80,23 +85,23 @@ class MayClaim:
     profile: dict[str, StatedProfile]
 
 
-@dataclass(kw_only=True)
-class Attacked:
-    """What is known of a method that was found in the file, besides what checks say.
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a step costs.
 
     Attributes:
-        private, track, adjacency, formulas: what it declares.
-        claim, contract, empirical, cost: None where the judgement did not get there.
+        than: the method that it is compared with.
+        unit: "example" or "user".
+        time: as a multiple of that method's.
+        passes: gradients of each drawn unit.
+        buffers: numbers that are remembered for each parameter.
     """
 
-    private: bool
-    track: str
-    adjacency: Adjacency
-    formulas: list[str]
-    claim: MayClaim | None = None
-    contract: ContractFinding | None = None
-    empirical: EmpiricalFinding | None = None
-    cost: Cost | None = None
+    than: str
+    unit: str
+    time: float
+    passes: int
+    buffers: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +114,17 @@ class JudgedControl:
     as_expected: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Judgement:
     """The verdict on a method in a file.
 
     Attributes:
         file, sha256: its name, and what of.
         method, hyperparameters: of the method; those that are given, where it was not found.
-        verdict: "void" if a control says that the judge is broken.
+        verdict: "void" if a control says that the judge is broken, or until it is finished.
         refuted_by: the checks that do not hold.
-        attacked: None where the method was not found.
+        private, track, adjacency, formulas: what the method declares; None where it was not found.
+        claim, contract, empirical, cost: None where the judgement did not get there.
         not_checked: in words.
     """
 
@@ -127,18 +133,25 @@ class Judgement:
     sha256: str
     method: str
     hyperparameters: Mapping[str, object]
-    verdict: Literal["not refuted", "refuted", "no claim", "void"]
-    refuted_by: list[Finding]
-    checks: list[Finding]
-    controls: list[JudgedControl]
-    attacked: Attacked | None
-    not_checked: list[str]
+    verdict: Literal["not refuted", "refuted", "no claim", "void"] = "void"
+    refuted_by: list[Finding] = field(default_factory=list)
+    checks: list[Finding] = field(default_factory=list)
+    controls: list[JudgedControl] = field(default_factory=list)
+    private: bool | None = None
+    track: str | None = None
+    adjacency: Adjacency | None = None
+    formulas: list[str] | None = None
+    claim: MayClaim | None = None
+    contract: ContractFinding | None = None
+    empirical: EmpiricalFinding | None = None
+    cost: Cost | None = None
+    not_checked: list[str] = field(default_factory=list)
 
-    def plain(self) -> dict[str, object]:
-        """Return plain data, what was attacked in line with the rest."""
-        values = asdict(self)
-        attacked, not_checked = values.pop("attacked"), values.pop("not_checked")
-        return {**values, **(attacked or {}), "not_checked": not_checked}
+    def note(self, name: str, problems: Sequence[str], held: str) -> None:
+        """Add what a check found: problems, each in words, or what held."""
+        said = "; ".join(problems[:3]) + (f"; {len(problems) - 3} more" if problems[3:] else "")
+        self.checks.append(Finding(name, not problems, said or held))
+        self.refuted_by += [] if not problems else self.checks[-1:]
 
 
 @dataclass
@@ -147,43 +160,28 @@ class Judged:
 
     Attributes:
         file: a copy, in a folder without any other file.
-        name: the id of the method.
-        options: its hyper-parameters, as they are given, as JSON.
+        options: the hyper-parameters that are given, as JSON.
         cache: the folder of prepared datasets.
-        findings: what the checks have found so far.
-        stopped: why the checks ended early.
+        result: what is known so far.
         together: the process that is asked for everything.
         alone: the process that is never asked for what the query releases.
         ordinary: the process that trains as any run does.
     """
 
     file: Path
-    name: str
     options: str
     cache: Path
-    findings: list[Finding] = field(default_factory=list)
-    stopped: str | None = None
+    result: Judgement
 
     def __post_init__(self) -> None:
         self.together = Process(self.file)
         self.alone = Process(self.file, {"USER": "nobody", "TZ": "UTC"}, ("--cores", "1"))
         self.ordinary = Process(self.file, {"TERM": "xterm"}, ("train", "--spec", "run.yaml"))
-        self.processes = (self.together, self.alone, self.ordinary)
 
     def close(self) -> None:
         """End the processes."""
-        for process in self.processes:
+        for process in (self.together, self.alone, self.ordinary):
             process.close()
-
-    def note(self, name: str, problems: Sequence[str], held: str) -> None:
-        """Add what a check found: problems, each in words, or what held."""
-        said = "; ".join(problems[:3]) + (f"; {len(problems) - 3} more" if problems[3:] else "")
-        self.findings.append(Finding(name, not problems, said or held))
-
-    @property
-    def refuted_by(self) -> list[Finding]:
-        """The checks that refute it."""
-        return [finding for finding in self.findings if not finding.holds]
 
 
 def judge(
@@ -213,47 +211,39 @@ def judge(
     for dataset in (Digits(), DigitsUsers()):
         if not (cache / dataset.prepared / "manifest.json").is_file():
             dataset.prepare(cache)
-    text, source = read_file(file)
+    text, problems, unread = read_file(file)
+    result = Judgement(
+        file=file.name,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        method=name or "",
+        hyperparameters=dict(options or {}),
+    )
+    result.note("source", problems, "it does not ask where it runs")
+    result.not_checked += [f"what the module {module} does" for module in unread]
     with tempfile.TemporaryDirectory() as folder:
         # As in an ordinary run: the name of the file and of its folder.
         name_of_copy = file.name if file.stem.isidentifier() else _as_module(file)
         copy = Path(folder) / (file.resolve().parent.name or "plugins") / name_of_copy
         copy.parent.mkdir()
         copy.write_text(text, encoding="utf-8")
-        given = dict(options or {})
-        with closing(Judged(copy, name or "", json.dumps(given), cache.resolve())) as judged:
-            judged.note("source", source.problems, "it does not ask where it runs")
+        given = json.dumps(result.hyperparameters)
+        with closing(Judged(copy, given, cache.resolve(), result)) as judged:
             method = _discover(judged)
-            attacked = None if method is None else _attack(judged, method, whole=whole)
-    claims = attacked is None or attacked.private
-    beside = [_control(*control, cache) for control in BESIDE] if whole and claims else []
-    return Judgement(
-        file=file.name,
-        sha256=hashlib.sha256(text.encode()).hexdigest(),
-        method=judged.name,
-        hyperparameters=given if method is None else to_plain(method),
-        verdict=_verdict(judged, beside, claims=claims),
-        refuted_by=judged.refuted_by,
-        checks=judged.findings,
-        controls=beside,
-        attacked=attacked,
-        not_checked=[
-            *[f"what the module {module} does" for module in source.followed],
-            *([] if method is not None else ["everything that needs the method to be found"]),
-            *filter(None, [judged.stopped]),
-            *NOT_CHECKED,
-        ],
-    )
+            if method is not None:
+                _attack(judged, method, whole=whole)
+    if result.private is not False and whole:
+        result.controls = [_control(*control, cache) for control in BESIDE]
+    result.not_checked += NOT_CHECKED
+    result.verdict = _verdict(result)
+    return result
 
 
-def _verdict(
-    judged: Judged, beside: list[JudgedControl], *, claims: bool
-) -> Literal["not refuted", "refuted", "no claim", "void"]:
-    if not claims:
+def _verdict(result: Judgement) -> Literal["not refuted", "refuted", "no claim", "void"]:
+    if result.private is False:
         return "no claim"
-    if not all(control.as_expected for control in beside):
+    if not all(control.as_expected for control in result.controls):
         return "void"
-    return "refuted" if judged.refuted_by else "not refuted"
+    return "refuted" if result.refuted_by else "not refuted"
 
 
 def _as_module(file: Path) -> str:
@@ -265,91 +255,78 @@ def _as_module(file: Path) -> str:
 
 def _discover(judged: Judged) -> Method | None:
     """Return the method in the file; None if there is none to attack."""
+    result = judged.result
     try:
         names = judged.together.ask("methods")
-        if judged.name and judged.name not in names:
-            raise unknown("method", judged.name, names, file=judged.file.name, key="--method")
-        if len(names) != 1 and not judged.name:
+        if result.method and result.method not in names:
+            raise unknown("method", result.method, names, file=result.file, key="--method")
+        if len(names) != 1 and not result.method:
             said = f": {', '.join(names)}. Name one with --method." if names else "."
-            raise UserError(f"{judged.file.name}: holds {len(names)} methods{said}")
-        judged.name = judged.name or names[0]
-        method = remote_method(judged.name, judged.options, judged.together)
+            raise UserError(f"{result.file}: holds {len(names)} methods{said}")
+        result.method = result.method or names[0]
+        method = remote_method(result.method, judged.options, judged.together)
     except RefusedError as error:
-        judged.note("discovery", [str(error)], "")
+        result.note("discovery", [str(error)], "")
+        result.not_checked.append("everything that needs the method to be found")
         return None
-    judged.note("discovery", [], "its class is complete")
+    result.note("discovery", [], "its class is complete")
     return method
 
 
-def _attack(judged: Judged, method: Method, *, whole: bool) -> Attacked:
-    """Put every check to a method, or a short form of each, and return what may be claimed."""
-    together, ordinary, stopped = judged.together, judged.ordinary, None
-    attacked = Attacked(
-        private=method.private,
-        track=track(method),
-        adjacency=method.query.adjacency,
-        formulas=list(method.query.formulas),
-    )
+def _attack(judged: Judged, method: Method, *, whole: bool) -> None:
+    """Put every check to a method, or a short form of each, and find out what may be claimed."""
+    together, ordinary, result = judged.together, judged.ordinary, judged.result
+    result.hyperparameters, result.private = to_plain(method), method.private
+    result.track, result.adjacency = track(method), method.query.adjacency
+    result.formulas = list(method.query.formulas)
     try:
         if method.private:
             _compare(judged, TRAINED if whole else SHORT)
-            attacked.contract = _contract(judged, Subject(method), whole=whole)
-            attacked.empirical = _empirical(judged, Subject(method), whole=whole)
+            result.contract = _contract(judged, Subject(method), whole=whole)
+            result.empirical = _empirical(judged, Subject(method), whole=whole)
         if whole and method.private:
-            attacked.claim = _claim(method)
+            result.claim = _claim(method)
             cost = ordinary.ask("cost", cache=str(judged.cache), options=judged.options)
-            attacked.cost = parse(Cost, cost, key="cost")
+            result.cost = parse(Cost, cost, key="cost")
         replaced = sorted({*ordinary.ask("changed"), *together.ask("changed")})
-        judged.note("libraries", [f"replaces {name}" for name in replaced], "as they were")
+        result.note("libraries", [f"replaces {name}" for name in replaced], "as they were")
     except RefusedError as error:
-        judged.note("boundary", [str(error)], "")
+        result.note("boundary", [str(error)], "")
     except (UserError, RuntimeError, ValueError) as error:
-        if raised_at_the_boundary(error):
-            judged.note("boundary", [str(error)], "")
+        if at_the_boundary(error):
+            result.note("boundary", [str(error)], "")
         elif isinstance(error, ValueError):
             raise
+        elif not result.refuted_by:
+            raise UserError(f"{result.file}: {error}") from None
         else:
-            stopped = UserError(f"{judged.file.name}: {error}")
-    if stopped is not None:
-        if not judged.refuted_by:
-            raise stopped
-        judged.stopped = f"what follows where the file fails: {stopped}"
-    return attacked
+            said = f"what follows where the file fails: {result.file}: {error}"
+            result.not_checked.append(said)
 
 
-def raised_at_the_boundary(error: BaseException) -> bool:
-    """Return whether the privacy boundary raised an error: it refuses what a query declares."""
-    cause, trace = error.__cause__ or error, error.__traceback__
-    if error.__cause__ is not None:
-        trace = cause.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == CORE
-    return where and isinstance(cause, ValueError)
-
-
-def _compare(judged: Judged, trained: Sequence[tuple[float, int, int | None, int]]) -> None:
+def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
     """Train in one ordinary process, and here with a method that never sees anything private.
 
     The ordinary process trains each run as `clipnoise train` would, the first one twice. Here the
     query and the update are asked in two processes, so that the update knows what was released and
     nothing else. Every parameter must be the same bit for bit at every step.
     """
-    ordinary = judged.ordinary
-    ordinary.ask("facts", name=judged.name, options=judged.options)
-    split = Subject(remote_method(judged.name, judged.options, judged.alone, judged.together))
-    runs = [JudgedRun(*settings, seed=secrets.randbits(31)) for settings in trained]
+    name, options, ordinary = judged.result.method, judged.options, judged.ordinary
+    ordinary.ask("facts", name=name, options=options)
+    split = Subject(remote_method(name, options, judged.alone, judged.together))
+    runs = [_drawn(ranges) for ranges in trained]
     problems = []
     expected: dict[int, list[Tensor]] = {}
     for number, again in ((0, ""), (1, ""), (2, ""), (0, ", repeated,")):
         run = runs[number]
-        found = ordinary.ask("train", options=judged.options, cache=str(judged.cache), **vars(run))
+        size = run["expected_batch_size"]
+        found = ordinary.ask("train", options=options, cache=str(judged.cache), run=run)
         try:
             if number not in expected:
                 expected[number] = trajectory(split, judged.cache, run)
         except UserError as error:
             problems.append(
-                f"an ordinary run at B = {run.expected_batch_size} trains, but one in which "
+                f"an ordinary run at B = {size} trains, but one in which "
                 f"the update is told nothing but what was released fails: {error}"
             )
             break
@@ -357,30 +334,35 @@ def _compare(judged: Judged, trained: Sequence[tuple[float, int, int | None, int
         off = [t for t, (one, other) in enumerate(pairs, 1) if not torch.equal(one, other)]
         if off:
             problems.append(
-                f"a run at B = {run.expected_batch_size}{again} takes another step {off[0]} "
+                f"a run at B = {size}{again} takes another step {off[0]} "
                 "than one in which the update is told nothing but what was released"
             )
-    steps = sum(run[-1] for run in trained)
+    steps = sum(run["steps"] for run in runs)
     held = f"the same bit for bit in {steps} steps, whether or not private data are in reach"
-    judged.note("processes", problems, held)
+    judged.result.note("processes", problems, held)
+
+
+def _drawn(ranges: Ranges) -> dict[str, Any]:
+    """Return the settings of a run, as `run_spec` takes them."""
+    draw = secrets.SystemRandom()
+    settings = {name: draw.randint(*ends) for name, ends in ranges.items()}
+    return {**settings, "noise_multiplier": draw.uniform(0.3, 8.0), "seed": secrets.randbits(31)}
 
 
 def _contract(judged: Judged, subject: Subject, *, whole: bool) -> ContractFinding:
     if whole:
         found = check_contract(subject, judged.cache, seed=secrets.randbits(31))
+        findings = found.checks
     else:
         found = check_contract(subject, None, attacked=(2,), seed=secrets.randbits(31))
-        found_in_updates = check_updates(subject, judged.cache, RUNS[1:])
-        judged.findings += [finding for finding in found_in_updates if finding.name != TRAINS]
-    held = {each.name: each.said for each in found.checks if each.holds}
-    held["sensitivity"] = "no example moves a release further than declared"
-    if found.noise is not None:
-        held["noise"] = found.noise.said
-    broken = dict(zip(found.broken_checks, found.broken, strict=True))
-    if TRAINS in broken:  # a matter of use, not of privacy
-        held[TRAINS] = f"remark: {broken.pop(TRAINS)}"
-    for name in {**held, **broken}:
-        judged.note(name, [broken[name]] if name in broken else [], held.get(name, ""))
+        in_updates = check_updates(subject, judged.cache, RUNS[1:])
+        findings = [*found.checks, *(each for each in in_updates if each.name != TRAINS)]
+    for finding in findings:
+        if finding.name == TRAINS and not finding.holds:  # a matter of use, not of privacy
+            judged.result.note(TRAINS, [], f"remark: {finding.said}")
+        else:
+            problems = [] if finding.holds else [finding.said]
+            judged.result.note(finding.name, problems, finding.said)
     return found
 
 
@@ -390,7 +372,7 @@ def _empirical(judged: Judged, subject: Subject, *, whole: bool) -> EmpiricalFin
         f"releases show ε {found.bound.epsilon:.2f} and final parameters show "
         f"ε {found.final_bound.epsilon:.2f}; claimed is {found.claimed_epsilon:.2f}"
     )
-    judged.note("audit", [said] if found.verdict == "refuted" else [], said)
+    judged.result.note("audit", [said] if found.verdict == "refuted" else [], said)
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -34,52 +34,6 @@ PLACE = "a tensor"  # the key that stands for a tensor in the JSON part of a mes
 KIND = "a kind"  # the key that stands for an object of one of the classes below
 
 
-@dataclass(frozen=True)
-class JudgedRun:
-    """A run that is trained in two ways: σ, B, n (None for that of the digits), T and the seed."""
-
-    noise_multiplier: float
-    expected_batch_size: int
-    units: int | None
-    steps: int
-    seed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What a step costs.
-
-    Attributes:
-        than: the method that it is compared with.
-        unit: "example" or "user".
-        time: as a multiple of that method's.
-        passes: gradients of each drawn unit.
-        buffers: numbers that are remembered for each parameter.
-    """
-
-    than: str
-    unit: str
-    time: float
-    passes: int
-    buffers: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """What went wrong where a question was to be answered.
-
-    Attributes:
-        kind, said: the exception.
-        line: of the judged file; None if the file had no part in it.
-        boundary: whether the privacy boundary refused something.
-    """
-
-    kind: str
-    said: str
-    line: int | None
-    boundary: bool
-
-
 def _clipping(*, weights: Any, points: Any, rule: ClipRule, **others: Any) -> Clipping:
     if not isinstance(rule, ClipRule):
         raise TypeError("not a clip rule")
@@ -103,8 +57,6 @@ KINDS: Mapping[Any, Callable[[dict[str, Any]], Any]] = {
         float(values["sensitivity"]), float(values["noise_factor"])
     ),
     LocalTraining: lambda values: LocalTraining(**values),
-    Cost: lambda values: parse(Cost, values),
-    Fault: lambda values: parse(Fault, values),
 }
 NAMED = {kind.__name__: make for kind, make in KINDS.items()}
 DTYPES = {str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.bool)}

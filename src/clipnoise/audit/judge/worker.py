@@ -21,16 +21,7 @@ from typing import Any
 import torch
 
 from clipnoise import plugins
-from clipnoise.audit.judge.wire import (
-    OF_METHOD,
-    OF_QUERY,
-    REMEMBERING,
-    Cost,
-    Fault,
-    JudgedRun,
-    pack,
-    unpack,
-)
+from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, pack, unpack
 from clipnoise.audit.subject import Subject, run_spec, subject, with_numbers
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
@@ -148,8 +139,8 @@ class Worker:
         """Return what a hook of the method or of its query returns, and the memory after it."""
         method = self.method(options, part)
         owner = method.query if hook in ("components", "values") else method
-        if hook == "update":
-            words[0] = tuple(words[0])
+        if hook in ("update", "check_shapes"):  # lists, as they came
+            words[0] = tuple(tuple(x) if isinstance(x, list) else x for x in words[0])
         found = getattr(owner, hook)(*words)
         if hook == "warm_start":
             found = {"epochs": found.epochs, "batch_size": found.batch_size}
@@ -159,12 +150,12 @@ class Worker:
         state.unwritten -= {name for name in state.unwritten if state.buffers[name]._version}
         return {"found": found, "state": state}
 
-    def ask_train(self, options: str, cache: str, **run: Any) -> list[torch.Tensor]:
+    def ask_train(self, options: str, cache: str, run: dict[str, Any]) -> list[torch.Tensor]:
         """Train as any run does, all in this process, and return what `trajectory` does."""
-        return trajectory(Subject(self.method(options, "")), Path(cache), JudgedRun(**run))
+        return trajectory(Subject(self.method(options, "")), Path(cache), run)
 
-    def ask_cost(self, options: str, cache: str) -> Cost:
-        """Return what a step costs.
+    def ask_cost(self, options: str, cache: str) -> dict[str, object]:
+        """Return what a step costs: the values of `Cost`.
 
         A method that protects users is compared with DP-FedAvg, so that both have users in their
         batches and train as long on each; any other with DP-SGD. The two take turns step by
@@ -193,22 +184,22 @@ class Worker:
                 runs[k].step(batch)
                 seconds[k].append(time.perf_counter() - start)
         held = sum(buffer.numel() for buffer in runs[0].state.buffers.values())
-        return Cost(
-            than=than.method.id,
-            unit="example" if local is None else "user",
-            time=median(map(truediv, *seconds)),
-            passes=own.method.passes(),
-            buffers=held // runs[0].theta.numel(),
-        )
+        return {
+            "than": than.method.id,
+            "unit": "example" if local is None else "user",
+            "time": median(map(truediv, *seconds)),
+            "passes": own.method.passes(),
+            "buffers": held // runs[0].theta.numel(),
+        }
 
     def ask_changed(self) -> list[str]:
         """Return which functions of libraries have been replaced."""
         return changed(self.before, self.modules)
 
 
-def trajectory(subject: Subject, cache: Path, run: JudgedRun) -> list[torch.Tensor]:
-    """Return θ and the model after each step of a run."""
-    spec, sigma = run_spec(subject, **vars(run)), run.noise_multiplier
+def trajectory(subject: Subject, cache: Path, run: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return θ and the model after each step of a run, whose settings are those of `run_spec`."""
+    spec, sigma = run_spec(subject, **run), run["noise_multiplier"]
     training = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
     found = []
     for batch in training.batches():
@@ -217,22 +208,22 @@ def trajectory(subject: Subject, cache: Path, run: JudgedRun) -> list[torch.Tens
     return found
 
 
-def _fault(error: BaseException, file: Path) -> Fault:
-    """Return an exception, with whether the privacy boundary refused something."""
-    cause: BaseException = error.__cause__ or error
-    frames, trace = [("", 0)], cause.__traceback__
+def frames(error: BaseException) -> list[tuple[str, int]]:
+    """Return file and line of every call that an error came through, the last one first."""
+    found, trace = [], error.__traceback__
     while trace is not None:
-        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
         trace = trace.tb_next
-    lines = [line for name, line in frames if name == str(file)]
-    place = Path(frames[-1][0])  # the boundary, or what no class may redefine
-    refused = place.parent == CORE or place == SEALING or REFUSED.search(str(cause)) is not None
-    return Fault(
-        kind=type(cause).__name__,
-        said=str(error),
-        line=lines[-1] if lines else None,
-        boundary=refused and isinstance(cause, TypeError | AttributeError | ValueError),
-    )
+    return found[::-1]
+
+
+def at_the_boundary(error: BaseException) -> bool:
+    """Return whether the privacy boundary refused something, or what no class may redefine."""
+    cause = error.__cause__ or error
+    (name, _), *_ = [*frames(cause), ("", 0)]
+    refused = Path(name).parent == CORE or Path(name) == SEALING
+    refused = refused or REFUSED.search(str(cause)) is not None
+    return refused and isinstance(cause, TypeError | AttributeError | ValueError)
 
 
 def serve(connection: Connection, file: Path) -> None:
@@ -247,7 +238,10 @@ def serve(connection: Connection, file: Path) -> None:
         try:
             sent = pack({"answer": worker.answer(**question)})
         except Exception as error:
-            sent = pack({"fault": _fault(error, file)})
+            cause = error.__cause__ or error
+            lines = [f"line {line}: " for name, line in frames(cause) if name == str(file)]
+            said = f"{''.join(lines[:1])}{type(cause).__name__}: {error}"
+            sent = pack({"failed": said, "at_the_boundary": at_the_boundary(error)})
         connection.send_bytes(sent)
 
 
