@@ -222,8 +222,8 @@ def judge(
     result.not_checked += [f"what the module {module} does" for module in unread]
     with tempfile.TemporaryDirectory() as folder:
         # As in an ordinary run: the name of the file and of its folder.
-        name_of_copy = file.name if file.stem.isidentifier() else _as_module(file)
-        copy = Path(folder) / (file.resolve().parent.name or "plugins") / name_of_copy
+        importable = file.with_stem(re.sub(r"\W", "_", file.stem)).name
+        copy = Path(folder) / (file.resolve().parent.name or "plugins") / importable
         copy.parent.mkdir()
         copy.write_text(text, encoding="utf-8")
         given = json.dumps(result.hyperparameters)
@@ -244,10 +244,6 @@ def _verdict(result: Judgement) -> Literal["not refuted", "refuted", "no claim",
     if not all(control.as_expected for control in result.controls):
         return "void"
     return "refuted" if result.refuted_by else "not refuted"
-
-
-def _as_module(file: Path) -> str:
-    return re.sub(r"\W", "_", file.stem) + ".py"
 
 
 # The checks
@@ -290,10 +286,8 @@ def _attack(judged: Judged, method: Method, *, whole: bool) -> None:
             result.cost = parse(Cost, cost, key="cost")
         replaced = sorted({*ordinary.ask("changed"), *together.ask("changed")})
         result.note("libraries", [f"replaces {name}" for name in replaced], "as they were")
-    except RefusedError as error:
-        result.note("boundary", [str(error)], "")
-    except (UserError, RuntimeError, ValueError) as error:
-        if at_the_boundary(error):
+    except (RefusedError, UserError, RuntimeError, ValueError) as error:
+        if isinstance(error, RefusedError) or at_the_boundary(error):
             result.note("boundary", [str(error)], "")
         elif isinstance(error, ValueError):
             raise
