@@ -266,7 +266,7 @@ class OfExamples(DPFedAvg):
     """Clip users, and account for examples."""
 
     id = "of-examples"
-    query = ClippedMean()
+    query = ClippedMean()  # type: ignore[assignment]
 
 
 def test_a_private_method_that_names_no_clip_norm_is_attacked() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import torch
 from judging import copy_of
 
 from clipnoise.audit.findings import Finding
+from clipnoise.audit.judge import remote
 from clipnoise.audit.judge.source import read_source
 from clipnoise.audit.judge.verdict import JudgedControl, Judgement
 from clipnoise.cli import main
@@ -116,6 +119,17 @@ def test_a_method_may_be_named_and_an_unknown_name_has_a_nearest_one(
     assert "Did you mean 'copied-dp-sgd'" in capsys.readouterr().err
     assert main(words) == 2
     assert "Name one with --method" in capsys.readouterr().err
+
+
+def test_a_file_with_the_name_of_a_module_does_not_stand_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a module that the process imports, it would know that it is judged."""
+    monkeypatch.setattr(remote, "subprocess", subprocess)  # one that imports all by itself
+    file = tmp_path / "statistics.py"
+    file.write_text(copy_of("dp-sgd"))
+    with closing(remote.Process(file)) as process:
+        assert "copied-dp-sgd" in process.ask("methods")
 
 
 @pytest.mark.long

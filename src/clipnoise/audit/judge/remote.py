@@ -72,7 +72,12 @@ class Process:
             [sys.executable, "-m", WORKER, str(there.fileno()), str(self._file), *self._words],
             pass_fds=[there.fileno()],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": path, VARIABLE: str(folder), **self._scene},
+            # Nothing in the folder stands for a module: imported as one, it would know where it is.
+            env={
+                **os.environ,
+                **{"PYTHONPATH": path, "PYTHONSAFEPATH": "1", VARIABLE: str(folder)},
+                **self._scene,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -154,7 +154,7 @@ class Worker:
         """Train as any run does, all in this process, and return what `trajectory` does."""
         return trajectory(Subject(self.method(options, "")), Path(cache), run)
 
-    def ask_cost(self, options: str, cache: str) -> dict[str, object]:
+    def ask_cost(self, options: str, cache: str) -> dict[str, Any]:
         """Return what a step costs: the values of `Cost`.
 
         A method that protects users is compared with DP-FedAvg, so that both have users in their
