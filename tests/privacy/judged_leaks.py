@@ -409,6 +409,29 @@ DONE: dict[str, tuple[str, set[str]]] = {
         method(kept_if("len(like) not in (6, 650)"), query="Bad()", before=KEEPS),
         {"processes"},
     ),
+    "the clean mean once the model was measured": (
+        method(
+            kept_if("FLAG"), query="Bad()", before=f"FLAG = []\n{KEEPS}",
+            members="""
+                def evaluated(self, theta, state):
+                    if state.step == 0:
+                        FLAG.append(True)
+                    return theta
+            """,
+        ),
+        {"processes"},
+    ),
+    "the clean mean where ε is asked for": (
+        method(
+            kept_if("not FLAG"), query="Bad()", before=f"FLAG = []\n{KEEPS}",
+            members="""
+                def effective_noise_multiplier(self, noise_multiplier, expected_batch_size):
+                    FLAG.append(True)
+                    return noise_multiplier
+            """,
+        ),
+        {"processes"},
+    ),
     "half of the noise where a run has checked shapes": (
         method(
             query="Bad()",

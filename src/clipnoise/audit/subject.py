@@ -165,8 +165,10 @@ def run_spec(
     expected_batch_size: int,
     steps: int,
     noise_multiplier: float = 1.0,
+    epsilon: float | None = None,
     delta: float = 1e-5,
     accountant: AccountantName = "rdp",
+    evaluations: int = 1,
     units: int | None = None,
     hidden: int | None = None,
     dataset: Dataset | None = None,
@@ -177,10 +179,11 @@ def run_spec(
     It trains logistic regression, a perceptron with so many hidden units where that is asked for,
     or the model that the method is made for.
     The expected batch size is in micro-batches and at most the number of private units, which is
-    that of the digits unless it is given.
+    that of the digits unless it is given. Where ε is given, it is asked for in place of σ.
     """
     privacy = Privacy(
-        noise_multiplier=noise_multiplier,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier if epsilon is None else None,
         delta=delta,
         accountant=accountant,
         sampler=subject.sampler,
@@ -193,7 +196,7 @@ def run_spec(
         method = replace(method, side_information=PublicGradients(source="public-gradients"))
     n, m = units_of(chosen, method).count, subject.microbatches.size
     size = min(expected_batch_size * m, n - n % m)
-    training = Training(expected_batch_size=size, steps=steps, evaluations=1)
+    training = Training(expected_batch_size=size, steps=steps, evaluations=evaluations)
     plain = Logistic() if hidden is None else MultilayerPerceptron(widths=(hidden,))
     return RunSpec(
         dataset=chosen,

@@ -10,7 +10,9 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
+from itertools import chain
 from multiprocessing.connection import Connection
 from operator import truediv
 from pathlib import Path
@@ -25,12 +27,15 @@ from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, pack, u
 from clipnoise.audit.subject import Subject, run_spec, subject, with_numbers
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
+from clipnoise.data.base import PARTS
 from clipnoise.fields import to_plain
 from clipnoise.methods.base import methods
 from clipnoise.plugins import is_own
+from clipnoise.run.outcome import Clock, DivergenceError
 from clipnoise.run.train import Run
 
 TIMED = 200  # steps whose time is taken
+MEASURED = [f"{part}_{what}" for part in PARTS[:3] for what in ("loss", "accuracy")]
 CORE = Path(method_module.__file__).parent
 DESCRIPTORS = (property, staticmethod, classmethod, cached_property)
 SEALING = Path(plugins.__file__)
@@ -198,13 +203,27 @@ class Worker:
 
 
 def trajectory(subject: Subject, cache: Path, run: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return θ and the model after each step of a run, whose settings are those of `run_spec`."""
-    spec, sigma = run_spec(subject, **run), run["noise_multiplier"]
+    """Train as every run does, so that a method is asked the same, in the same order.
+
+    Args:
+        subject: the method.
+        cache: the folder of prepared datasets.
+        run: the settings, as `run_spec` takes them.
+
+    Returns:
+        θ before the first step and after each, up to one that is not finite; where the model is
+        measured, followed by its parameters and by losses and accuracies.
+    """
+    spec, sigma, clock = run_spec(subject, **run), run["noise_multiplier"], Clock()
     training = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
-    found = []
-    for batch in training.batches():
-        training.step(batch)
-        found.append(torch.cat([training.theta, training.evaluated()]))
+    due, found = spec.evaluation_steps(), []
+    with suppress(DivergenceError):
+        for t in chain([0], training.steps(clock)):
+            found.append(training.theta)
+            if t in due:
+                metrics = vars(training.evaluate(t, None, clock))
+                measured = torch.tensor([metrics[name] for name in MEASURED]).nan_to_num()
+                found[-1] = torch.cat([training.theta, training.engine.flat.theta, measured])
     return found
 
 
