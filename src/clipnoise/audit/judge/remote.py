@@ -93,9 +93,9 @@ class Process:
             RefusedError: the file reached across the boundary, or did not answer properly.
             UserError: the file fails in another way.
         """
-        connection = self._connection()
+        connection, question = self._connection(), pack({"ask": what, **values})
         try:
-            connection.send_bytes(pack({"ask": what, **values}))
+            connection.send_bytes(question)
             if not connection.poll(SECONDS):
                 raise UserError(f"the file did not answer within {SECONDS:.0f} seconds.")
             reply = unpack(connection.recv_bytes(LARGEST))

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -26,6 +26,7 @@ from clipnoise.audit.empirical import audit
 from clipnoise.audit.findings import ContractFinding, EmpiricalFinding, Finding, Settings
 from clipnoise.audit.judge.remote import Process, RefusedError, remote_method
 from clipnoise.audit.judge.source import read_file
+from clipnoise.audit.judge.wire import JudgedRun
 from clipnoise.audit.judge.worker import at_the_boundary, trajectory
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import RUNS, TRAINS, check_sampler, check_updates
@@ -326,8 +327,8 @@ def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
     expected: dict[int, list[Tensor]] = {}
     for number, again in ((0, ""), (1, ""), (2, ""), (0, ", repeated,")):
         run = runs[number]
-        size = run["expected_batch_size"]
-        found = ordinary.ask("train", options=options, cache=str(judged.cache), run=run)
+        size = run.expected_batch_size
+        found = ordinary.ask("train", options=options, cache=str(judged.cache), **vars(run))
         try:
             if number not in expected:
                 expected[number] = trajectory(split, judged.cache, run)
@@ -344,16 +345,16 @@ def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
                 f"a run at B = {size}{again} takes another step {off[0]} "
                 "than one in which the update is told nothing but what was released"
             )
-    steps = sum(run["steps"] for run in runs)
+    steps = sum(run.steps for run in runs)
     held = f"the same bit for bit in {steps} steps, whether or not private data are in reach"
     judged.result.note("processes", problems, held)
 
 
-def _drawn(ranges: Ranges) -> dict[str, Any]:
-    """Return the settings of a run, as `run_spec` takes them."""
+def _drawn(ranges: Ranges) -> JudgedRun:
     draw = secrets.SystemRandom()
     settings = {name: draw.randint(*ends) for name, ends in ranges.items()}
-    return {**settings, "noise_multiplier": draw.uniform(0.3, 8.0), "seed": secrets.randbits(31)}
+    sigma, seed = draw.uniform(0.3, 8.0), secrets.randbits(31)
+    return JudgedRun(**settings, noise_multiplier=sigma, seed=seed)
 
 
 def _contract(judged: Judged, subject: Subject, *, whole: bool) -> ContractFinding:

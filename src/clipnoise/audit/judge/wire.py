@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,20 @@ OF_METHOD = (
 OF_QUERY = ("private", "adjacency", "of")
 PLACE = "a tensor"  # the key that stands for a tensor in the JSON part of a message
 KIND = "a kind"  # the key that stands for an object of one of the classes below
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedRun:
+    """A run that is trained in two ways: its settings, as `run_spec` takes them."""
+
+    noise_multiplier: float
+    expected_batch_size: int
+    steps: int
+    evaluations: int
+    seed: int
+    epsilon: float | None = None
+    units: int | None = None
+    hidden: int | None = None
 
 
 def _clipping(*, weights: Any, points: Any, rule: ClipRule, **others: Any) -> Clipping:

@@ -23,7 +23,14 @@ from typing import Any
 import torch
 
 from clipnoise import plugins
-from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, pack, unpack
+from clipnoise.audit.judge.wire import (
+    OF_METHOD,
+    OF_QUERY,
+    REMEMBERING,
+    JudgedRun,
+    pack,
+    unpack,
+)
 from clipnoise.audit.subject import Subject, run_spec, subject, with_numbers
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
@@ -155,11 +162,11 @@ class Worker:
         state.unwritten -= {name for name in state.unwritten if state.buffers[name]._version}
         return {"found": found, "state": state}
 
-    def ask_train(self, options: str, cache: str, run: dict[str, Any]) -> list[torch.Tensor]:
+    def ask_train(self, options: str, cache: str, **run: Any) -> list[torch.Tensor]:
         """Train as any run does, all in this process, and return what `trajectory` does."""
-        return trajectory(Subject(self.method(options, "")), Path(cache), run)
+        return trajectory(Subject(self.method(options, "")), Path(cache), JudgedRun(**run))
 
-    def ask_cost(self, options: str, cache: str) -> dict[str, Any]:
+    def ask_cost(self, options: str, cache: str) -> dict[str, object]:
         """Return what a step costs: the values of `Cost`.
 
         A method that protects users is compared with DP-FedAvg, so that both have users in their
@@ -202,19 +209,14 @@ class Worker:
         return changed(self.before, self.modules)
 
 
-def trajectory(subject: Subject, cache: Path, run: Mapping[str, Any]) -> list[torch.Tensor]:
+def trajectory(subject: Subject, cache: Path, run: JudgedRun) -> list[torch.Tensor]:
     """Train as every run does, so that a method is asked the same, in the same order.
-
-    Args:
-        subject: the method.
-        cache: the folder of prepared datasets.
-        run: the settings, as `run_spec` takes them.
 
     Returns:
         θ before the first step and after each, up to one that is not finite; where the model is
         measured, followed by its parameters and by losses and accuracies.
     """
-    spec, sigma, clock = run_spec(subject, **run), run["noise_multiplier"], Clock()
+    spec, sigma, clock = run_spec(subject, **vars(run)), run.noise_multiplier, Clock()
     training = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
     due, found = spec.evaluation_steps(), []
     with suppress(DivergenceError):
