@@ -12,7 +12,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -285,7 +285,7 @@ def _discover(judged: Judged) -> Method | None:
 
 def _attack(judged: Judged, method: Method, *, whole: bool) -> None:
     """Put every check to a method, or a short form of each, and find out what may be claimed."""
-    together, ordinary, result = judged.together, judged.ordinary, judged.result
+    result = judged.result
     result.hyperparameters, result.private = to_plain(method), method.private
     result.track, result.adjacency = track(method), method.query.adjacency
     result.formulas = list(method.query.formulas)
@@ -296,20 +296,27 @@ def _attack(judged: Judged, method: Method, *, whole: bool) -> None:
             result.empirical = _empirical(judged, Subject(method), whole=whole)
         if whole and method.private:
             result.claim = _claim(method)
-            cost = ordinary.ask("cost", cache=str(judged.cache), options=judged.options)
+            cost = judged.ordinary.ask("cost", cache=str(judged.cache), options=judged.options)
             result.cost = parse(Cost, cost, key="cost")
-        replaced = sorted({*ordinary.ask("changed"), *together.ask("changed")})
-        result.note("libraries", [f"replaces {name}" for name in replaced], "as they were")
+        _libraries(judged)
     except (RefusedError, UserError, RuntimeError, ValueError) as error:
         if isinstance(error, RefusedError) or at_the_boundary(error):
             result.note("boundary", [str(error)], "")
         elif isinstance(error, ValueError):
             raise
-        elif not result.refuted_by:
-            raise UserError(f"{result.file}: {error}") from None
         else:
+            with suppress(RefusedError, UserError):  # it may fail because of what it replaces
+                _libraries(judged)
+            if not result.refuted_by:
+                raise UserError(f"{result.file}: {error}") from None
             said = f"what follows where the file fails: {result.file}: {error}"
             result.not_checked.append(said)
+
+
+def _libraries(judged: Judged) -> None:
+    """Ask two processes which functions of libraries have been replaced."""
+    replaced = sorted({*judged.ordinary.ask("changed"), *judged.together.ask("changed")})
+    judged.result.note("libraries", [f"replaces {name}" for name in replaced], "as they were")
 
 
 def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
