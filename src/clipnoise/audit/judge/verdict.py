@@ -330,7 +330,7 @@ def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
     ordinary.ask("facts", name=name, options=options)
     split = Subject(remote_method(name, options, judged.alone, judged.together))
     runs = [_drawn(ranges) for ranges in trained]
-    problems = []
+    problems: list[str] = []
     expected: dict[int, list[Tensor]] = {}
     for number, again in ((0, ""), (1, ""), (2, ""), (0, ", repeated,")):
         run = runs[number]
