@@ -202,6 +202,9 @@ def counted(
         equivalent: why those are that are.
     """
     made = dict(outcomes(folder))
+    untested = sum(made[name] is None for name in of)
+    if untested:  # mutmut forgets outcomes where what it was told to run has changed
+        raise SystemExit(f"{untested} of {len(of)} mutants were not tested. Run it without --again.")
     left = [described(folder, name) for name in of if made[name] not in NOTICED]
     return {
         "made": len(made),

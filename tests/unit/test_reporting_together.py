@@ -9,12 +9,9 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 
-from clipnoise.errors import UserError
-from clipnoise.fields import parse
 from clipnoise.report.figures.lines import squared_difference
 from clipnoise.report.formats import ACCURACY, LOSS
 from clipnoise.report.records import of_panels
-from clipnoise.studies.items import ReportItem
 from clipnoise.studies.study import load_study
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
@@ -53,11 +50,6 @@ def test_a_run_of_two_panels_is_shown_once() -> None:
     shown = of_panels(rows, ("a", "b"))
     assert list(shown["hash"]) == ["x", "y"]
     assert set(shown["panel"]) == {"a"}
-
-
-def test_a_kind_that_cannot_show_several_panels_says_so() -> None:
-    with pytest.raises(UserError, match="together"):
-        parse(ReportItem, {"kind": "moments", "together": True})
 
 
 def test_losses_are_compared_seed_by_seed_after_the_start() -> None:
