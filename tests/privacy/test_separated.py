@@ -265,11 +265,15 @@ def asked(bands: int, **values: Any) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.long
-def test_a_calibration_meets_its_target() -> None:
+def test_who_may_take_part_does_so_more_often_so_that_batches_have_their_size() -> None:
+    """With three bands, the 20 of 100 examples that were in the last two batches wait."""
     of = asked(3)
     assert (claim(of), of.adjacency) == ("guarantee", "add-remove")
     assert of.participation.sampling_rate == pytest.approx(0.1 / 0.8)
+
+
+@pytest.mark.long
+def test_a_calibration_meets_its_target() -> None:
     budget = flat_budget(
         epsilon=2.0, delta=1e-3, accountant="monte-carlo", sampler="b-min-sep",
         groups=3, sampling_rate=0.125, steps=30, noise=noise_of(3), evaluation_steps=(10, 30),
