@@ -204,7 +204,7 @@ def counted(
     made = dict(outcomes(folder))
     untested = sum(made[name] is None for name in of)
     if untested:  # mutmut forgets outcomes where what it was told to run has changed
-        raise SystemExit(f"{untested} of {len(of)} mutants were not tested. Run it without --again.")
+        raise SystemExit(f"{untested} of {len(of)} mutants were not tested: leave out --again.")
     left = [described(folder, name) for name in of if made[name] not in NOTICED]
     return {
         "made": len(made),
