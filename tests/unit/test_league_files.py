@@ -11,8 +11,8 @@ from league_data import RIGHT, published, row
 
 from clipnoise.errors import UserError
 from clipnoise.report.league import (
-    at_an_end,
     confirmed_runs,
+    ended_at,
     published_rows,
     read_league,
     screenings,
@@ -71,6 +71,13 @@ def test_only_guarantees_are_screened_and_a_diverged_run_is_the_worst(tmp_path: 
     assert found == [("dp-sgd", 3, 0.6), ("disk", 3, 0.0)]
 
 
+def test_what_methods_are_tuned_in_is_that_of_their_runs() -> None:
+    study = load_study(STUDIES / "league" / "lite.yaml")
+    known = study.tunes
+    assert known == {run.label: run.tune for run in study.runs if run.tune}
+    assert "dp-sgd" in known
+
+
 def test_methods_whose_searches_mostly_ended_at_an_end_are_named(tmp_path: Path) -> None:
     """Of DP-SGD two of three choices lie in the highest fifth; of the others at most one does."""
     study = load_study(STUDIES / "league" / "german-credit.yaml")
@@ -81,7 +88,7 @@ def test_methods_whose_searches_mostly_ended_at_an_end_are_named(tmp_path: Path)
         for at, rate in zip((1.0, 3.0, 8.0), rates, strict=True)
     ]
     runs = read_league(published(tmp_path, german=rows))["german"]
-    assert at_an_end(study, runs) == {"highest": ["dp-sgd"]}
+    assert ended_at(study, runs) == {"highest": ["dp-sgd"]}
 
 
 @pytest.mark.long

@@ -120,7 +120,7 @@ def publish(
     Methods whose searches mostly ended at one end of a range are named: look at them after the
     screen, before the confirmation is trained.
     """
-    from clipnoise.report.league import at_an_end, published_rows
+    from clipnoise.report.league import ended_at, published_rows
     from clipnoise.studies.columns import to_parquet
 
     study, results = _task(task, config)
@@ -128,7 +128,7 @@ def publish(
     path = folder / f"{task}.parquet"
     write_atomically(path, to_parquet(rows))
     print(f"{path}: {rows.num_rows} runs")
-    for end, methods in at_an_end(study, rows.to_pandas()).items():
+    for end, methods in ended_at(study, rows.to_pandas()).items():
         print(
             f"Half of the searches or more chose a learning rate in the {end} fifth of its range: "
             f"{', '.join(methods)}. A wider range may change what is found."
@@ -185,11 +185,11 @@ def findings_of(
     folder: Path, planned: Mapping[Track, Mapping[str, Study]]
 ) -> dict[Track, LeagueFindings]:
     """Return what the published files of a folder say, by tracks, with the spaces of the tasks."""
-    from clipnoise.report.league import by_track, read_league, spaces_of
+    from clipnoise.report.league import by_track, read_league
 
     tasks = read_league(folder)
     studies = {name: study for each in planned.values() for name, study in each.items()}
-    return by_track(tasks, {task: spaces_of(studies[task]) for task in tasks if task in studies})
+    return by_track(tasks, {task: studies[task].tunes for task in tasks if task in studies})
 
 
 def titles(tasks: Mapping[str, Study]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +18,7 @@ from clipnoise.report.statistics import Sample, require_one_each
 from clipnoise.run.outcome import Predicted
 
 NOTHING = "no completed run with counts of predictions"
+OVER_SEEDS = "Mean ± sample standard deviation over the completed runs, at their last evaluation."
 SHARE = Metric("", "Share", *PERCENT)
 CLASS_HEADS = (
     *("dataset", "model", "budget", "method", "class"),
@@ -139,18 +140,25 @@ def accuracies(counts: Numbers) -> Numbers:
 def by_class(runs: pd.DataFrame, title: str, caption: str) -> ListBlock:
     """Return a row for each method, budget and class: recall, precision and F1."""
     rows = [row for one in settings(runs) for row in _class_rows(one)]
+    note = (
+        "Recall: the share of a class that was predicted right. Precision: the share of what was "
+        "predicted as a class that is of it; a run that never predicts the class has none and is "
+        "left out. F1: their harmonic mean."
+    )
+    return _block(title, caption, CLASS_HEADS, rows or [[NOTHING]], note)
+
+
+def _block(
+    title: str, caption: str, heads: Sequence[str], rows: list[list[str]], note: str
+) -> ListBlock:
+    """Return a table of numbers beside five names; a row that is too short ends with dashes."""
     return ListBlock(
         title=title,
         caption=caption,
-        heads=CLASS_HEADS,
-        numbers=4,
-        rows=rows or [[NOTHING, *[DASH] * (len(CLASS_HEADS) - 1)]],
-        notes=[
-            "Mean ± sample standard deviation over the completed runs, at their last "
-            "evaluation. Recall: the share of a class that was predicted right. Precision: the "
-            "share of what was predicted as a class that is of it; a run that never predicts "
-            "the class has none and is left out. F1: their harmonic mean."
-        ],
+        heads=heads,
+        numbers=len(heads) - 5,
+        rows=[[*row, *[DASH] * (len(heads) - len(row))] for row in rows],
+        notes=[f"{OVER_SEEDS} {note}"],
     )
 
 
@@ -177,19 +185,12 @@ def by_group(runs: pd.DataFrame, title: str, caption: str) -> ListBlock:
     if two and len(names) == 1:
         heads += [f"recall of {name} (%)" for name in next(iter(names))]
     rows = [row[: len(heads)] for one in every for row in _group_rows(one)]
-    return ListBlock(
-        title=title,
-        caption=caption,
-        heads=heads,
-        numbers=len(heads) - 5,
-        rows=rows or [[f"{NOTHING} by group", *[DASH] * (len(heads) - 1)]],
-        notes=[
-            "Mean ± sample standard deviation over the completed runs, at their last "
-            "evaluation. Gap: the largest value of a group less the smallest one, seed by "
-            "seed; it is never negative, and the smaller the groups, the larger it is by "
-            "chance. The worst group is that of the lowest mean accuracy."
-        ],
+    note = (
+        "Gap: the largest value of a group less the smallest one, seed by seed; it is never "
+        "negative, and the smaller the groups, the larger it is by chance. The worst group is that "
+        "of the lowest mean accuracy."
     )
+    return _block(title, caption, heads, rows or [[f"{NOTHING} by group"]], note)
 
 
 def _group_rows(setting: PredictedSetting) -> Iterator[list[str]]:

@@ -231,7 +231,7 @@ class LeagueFindings:
     Attributes:
         tasks: their runs, as from `read_league`.
         track: which, and with it the method that gains are over.
-        spaces: what each method was tuned in, by task and label, as from `spaces_of`.
+        spaces: what each method was tuned in, by task and label, as `Study.tunes` has it.
     """
 
     tasks: Mapping[str, pd.DataFrame]
@@ -375,19 +375,14 @@ class LeagueFindings:
         return Gap(one.right[both].mean(axis=2), self.ceilings[task])
 
 
-def spaces_of(study: Study) -> Spaces:
-    """Return what each tuned method of a task is tuned in, by its label."""
-    return {run.label: run.tune for run in study.runs if run.tune}
-
-
-def at_an_end(study: Study, runs: pd.DataFrame) -> dict[str, list[str]]:
+def ended_at(study: Study, runs: pd.DataFrame) -> dict[str, list[str]]:
     """Return which methods of a task mostly chose learning rates at an end of their range, by end.
 
     Args:
         study: the task.
         runs: its rows, as they are published.
     """
-    spaces, found = spaces_of(study), defaultdict(list)
+    spaces, found = study.tunes, defaultdict(list)
     for (label,), part in split(runs, "label"):
         if end := _common_end(part, spaces.get(label)):
             found[end].append(label)
@@ -411,7 +406,7 @@ def by_track(
 
     Args:
         tasks: as from `read_league`.
-        spaces: by task, as from `spaces_of`; nothing is said of them by default.
+        spaces: by task, as `Study.tunes` has it; nothing is said of them by default.
     """
     tracks = {
         task: track_of(*(set(runs[name]) for name in ("dataset", "method", "sampler")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from clipnoise.core.method import Method
@@ -82,12 +83,7 @@ class Setting:
 
 
 class PanelGrid:
-    """The runs of one panel at one scale.
-
-    Attributes:
-        runs: what the report shows, in the order of the file.
-        searches: the searches that tune them, by key.
-    """
+    """The runs of one panel at one scale, which are planned when they are first asked for."""
 
     def __init__(self, name: str, panel: Panel, scale: Scale, path: Path) -> None:
         self._name, self._panel, self._scale, self._path = name, panel, scale, path
@@ -95,8 +91,21 @@ class PanelGrid:
         for method in panel.hyperparameters:
             self._method(method, f"panels.{name}.hyperparameters")
         self._settings = tuple(self._expanded())
-        self.searches: dict[str, Search] = {}
-        self.runs = tuple(self._planned())
+
+    @property
+    def tunes(self) -> dict[str, Tune]:
+        """What each tuned method is tuned in, by its label; no run is planned for it."""
+        return {one.label: one.tune for one in self._settings if one.tune}
+
+    @property
+    def runs(self) -> tuple[PlannedRun, ...]:
+        """What the report shows, in the order of the file."""
+        return self._planned[0]
+
+    @property
+    def searches(self) -> dict[str, Search]:
+        """The searches that tune these runs, by key."""
+        return self._planned[1]
 
     @property
     def seeds(self) -> set[int]:
@@ -195,7 +204,14 @@ class PanelGrid:
             raise UserError(f"{self._path}: panels.{self._name}.{error}.") from None
         return tune
 
-    def _planned(self) -> Iterator[PlannedRun]:
+    @cached_property
+    def _planned(self) -> tuple[tuple[PlannedRun, ...], dict[str, Search]]:
+        """The runs that are shown, and the searches by key."""
+        searches: dict[str, Search] = {}
+        return tuple(self._plan(searches)), searches
+
+    def _plan(self, by_key: dict[str, Search]) -> Iterator[PlannedRun]:
+        """Yield the runs that are shown, and fill in the searches that tune them."""
         searches: dict[tuple[object, ...], Search] = {}
         for setting in self._settings:
             spec, tune = self._spec(setting, {}), setting.tune
@@ -209,7 +225,7 @@ class PanelGrid:
                     if place not in searches:
                         searches[place] = self._search(searched, tune, number)
                     search = searches[place]
-                    self.searches[search.key] = search
+                    by_key[search.key] = search
                     spec = replace(spec, tuning=search.tuning)
                 which = None if tune is None or tune.searches is None else number + 1
                 for seed in seeds:

@@ -27,7 +27,7 @@ from clipnoise.studies.grid import PanelGrid, PlannedRun
 from clipnoise.studies.items import PlacedItem, item_kinds
 from clipnoise.studies.placement import place_items
 from clipnoise.studies.scale import PAPER, Scale, extended, read_scale
-from clipnoise.studies.tuning import Search
+from clipnoise.studies.tuning import Search, Tune
 from clipnoise.tracking.view import Membership
 
 PUBLISHED = Path("reports/published")
@@ -119,15 +119,24 @@ class Study:
         """The searches for tuned hyper-parameters, by key; their runs are planned runs, too."""
         return {key: search for grid in self._grids for key, search in grid.searches.items()}
 
+    @property
+    def tunes(self) -> dict[str, Tune]:
+        """What each tuned method is tuned in, by its label; no run is planned for it."""
+        return {label: tune for grid in self._each.values() for label, tune in grid.tunes.items()}
+
     @cached_property
-    def _grids(self) -> list[PanelGrid]:
-        grids = {
+    def _each(self) -> dict[str, PanelGrid]:
+        return {
             name: PanelGrid(name, panel, self.scale, self.path)
             for name, panel in self.panels.items()
         }
-        for name, grid in grids.items():
-            self._check_screened(name, grid, grids)
-        return list(grids.values())
+
+    @cached_property
+    def _grids(self) -> list[PanelGrid]:
+        """The grids of all panels, checked against each other."""
+        for name, grid in self._each.items():
+            self._check_screened(name, grid, self._each)
+        return list(self._each.values())
 
     def _check_screened(self, name: str, grid: PanelGrid, grids: Mapping[str, PanelGrid]) -> None:
         """Refuse a panel that shares a seed with the one by whose results its methods are chosen.
