@@ -243,6 +243,16 @@ def test_a_calibration_that_was_changed_in_memory_is_refused_for_a_run() -> None
         replace(found, noise_multiplier=0.01).check(target())
 
 
+def test_what_a_budget_has_computed_of_itself_is_no_part_of_it() -> None:
+    found = calibrate(target())
+    assert found.budget.key
+    found.check(target())
+    known = target()
+    assert known.key
+    with pytest.raises(UserError, match=r"another budget: delta 1e-06, not 1e-05\."):
+        calibrate(target(delta=1e-6)).check(known)
+
+
 def test_no_more_than_rounding_errors_are_forgiven_where_epsilon_is_zero() -> None:
     found = calibrate(target(epsilon=None, noise_multiplier=1e4, delta=0.01))
     assert found.epsilon == 0

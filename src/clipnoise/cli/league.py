@@ -136,6 +136,45 @@ def publish(
 
 
 @options.command(league)
+def repeat(
+    task: Task,
+    folder: Folder = FOLDER,
+    config: Annotated[Path, "Sets the folders of data and weights."] = Path("config.yaml"),
+    draw: Annotated[int | None, "Seed of the draw; by default another one each time."] = None,
+) -> int:
+    """Train one published run of each method of TASK at each ε again, from its file alone.
+
+    Predictions, accuracies, σ and ε must be equal to the last bit. If all are, the file gets the
+    digests of the present code: a change of the training code that changes no result does not make
+    it outdated. The exit code is 1 if a run gives another number, and the file stays as it is.
+    """
+    from clipnoise.studies.columns import LEAGUE as COLUMNS
+    from clipnoise.studies.columns import read_table, to_parquet
+    from clipnoise.studies.repetition import one_of_each, repeated, with_present_code
+
+    plan, root, study = _planned(task, config)
+    options.limit_threads(plan.config.resources.threads)
+    path = folder / f"{task}.parquet"
+    runs = read_table(path, COLUMNS)
+    drawn = one_of_each(runs, draw)
+    places = {"cache": root / plan.config.cache, "weights": root / plan.config.weights}
+    unequal = 0
+    for number, one in enumerate(repeated(study, drawn, **places, device=plan.config.device), 1):
+        budget = "" if one.epsilon is None else f", ε = {one.epsilon:g}"
+        said = "DIFFERENT" if one.different else "equal"
+        print(
+            f"{said}: {one.label}{budget}, seed {one.seed} ({number} of {len(drawn)})", flush=True
+        )
+        for column, (before, now) in one.different.items():
+            print(f"    {column}: {before} before, {now} now")
+        unequal += bool(one.different)
+    print(f"{len(drawn) - unequal} of {len(drawn)} runs repeated bit for bit, of {len(runs)}")
+    if not unequal:
+        write_atomically(path, to_parquet(with_present_code(study, path)))
+    return int(bool(unequal))
+
+
+@options.command(league)
 def confirm(
     task: Task,
     folder: Folder = FOLDER,

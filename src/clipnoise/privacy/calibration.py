@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -134,7 +134,8 @@ class Calibration:
 
 def _values(budget: Budget) -> dict[str, object]:
     """Return what σ depends on, by name."""
-    values = {**vars(budget), **vars(budget.participation)}
+    parts = (budget, budget.participation)
+    values = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
     del values["participation"], values["evaluation_steps"]
     return values
 

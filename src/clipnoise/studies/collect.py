@@ -70,7 +70,7 @@ def collect(study: Study, results: Path) -> tuple[pa.Table, pa.Table]:
     curves: list[Row] = []
     audits = found_by_audits(results, (run.spec.method.id for run in study.runs))
     for run in study.runs:
-        row, points = _read(study, run, results, audits)
+        row, points = rows_of(study, run, results, audits)
         rows.append(row)
         curves.extend(points)
     asked = {name for run in study.runs for name in run.spec.metrics}
@@ -79,9 +79,17 @@ def collect(study: Study, results: Path) -> tuple[pa.Table, pa.Table]:
     return table({**RUN_COLUMNS, **tested}, rows), table({**CURVE_COLUMNS, **more}, curves)
 
 
-def _read(
+def rows_of(
     study: Study, run: PlannedRun, results: Path, audits: Mapping[str, str]
 ) -> tuple[Row, list[Row]]:
+    """Return the row of a planned run, and one for each of its evaluations.
+
+    Args:
+        study: to which the run belongs.
+        run: its result may be missing or damaged.
+        results: the results folder.
+        audits: what an audit found, by method.
+    """
     identity, sizes = _identity(study.name, run), run.spec.dataset.sizes()
     planned = {
         **identity,
