@@ -217,6 +217,7 @@ def test_repeated_searches_share_no_seed_no_point_and_no_reported_run(tmp_path: 
 def test_a_search_is_the_same_whatever_comes_after_it(tmp_path: Path) -> None:
     one = {**REPEATED, "searches": 1, "seeds": [11]}
     alone = load(tmp_path, one, seeds=[1, 2], models=["logistic"])
+    assert {run.search for run in alone.runs} == {None}  # its points are moved, but none repeats it
     first = {run.spec.hash for run in alone.runs}
     of_three = load(tmp_path, REPEATED, seeds=SIX, models=["logistic"])
     assert {run.spec.hash for run in of_three.runs if run.search == 1} == first

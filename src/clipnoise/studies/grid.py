@@ -227,7 +227,7 @@ class PanelGrid:
                     search = searches[place]
                     by_key[search.key] = search
                     spec = replace(spec, tuning=search.tuning)
-                which = None if tune is None or tune.searches is None else number + 1
+                which = number + 1 if tune is not None and (tune.searches or 1) > 1 else None
                 for seed in seeds:
                     run = spec.at_seed(seed)
                     yield PlannedRun(run, self._name, *labels, tune, which, self._panel.rank_by)
