@@ -113,6 +113,7 @@ PAIRS: dict[str, tuple[Callable[[], Use], Callable[[], Use]]] = {
     "outer products of both": (USES["outer products"], USES["outer products"]),
     "single and other outer products": (USES["single outer products"], USES["outer products"]),
     "outer products and a constant": (USES["outer products"], USES["a constant"]),
+    "two constants": (USES["a constant"], USES["a constant"]),
     "rows looked up twice": (lookup, lookup),
     "rows looked up and outer products": (lookup, USES["outer products"]),
     "rows looked up and a constant": (lookup, USES["a constant"]),

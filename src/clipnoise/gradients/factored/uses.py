@@ -348,8 +348,9 @@ class Constant(InProducts):
         return isinstance(other, Constant)
 
     def products(self, other: Use, piece: Piece, square: Tensor | None) -> Squares:
-        value = self.value.double()
-        terms = value.square() if square is None else value.square() * square
+        assert isinstance(other, Constant)
+        terms = self.value.double() * other.value
+        terms = terms if square is None else terms * square
         return Squares((piece.size**2 * terms.sum()).expand(piece.count))
 
 
