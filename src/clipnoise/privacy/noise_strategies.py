@@ -603,7 +603,7 @@ def optimal_dense(
         root = np.sqrt(dual)
         if rates is None:
             values, vectors = np.linalg.eigh(root[:, None] * gram * root)
-            halves = np.sqrt(np.maximum(values, np.finfo(float).eps * values[-1]))
+            halves = np.sqrt(values)
         else:  # no squares: with small rates C would follow from how a processor rounds
             _, halves, transposed = np.linalg.svd(workload * root)
             vectors = transposed.T
