@@ -14,7 +14,7 @@ from real_files import small, write_raw
 from torch import Tensor, nn
 
 from clipnoise.core.clipping import Clipping
-from clipnoise.core.method import LocalTraining
+from clipnoise.core.method import LocalTraining, Method
 from clipnoise.data.base import Dataset, Examples, dataset_class
 from clipnoise.data.digits import DigitsUsers
 from clipnoise.data.stackoverflow import StackOverflow
@@ -22,8 +22,16 @@ from clipnoise.errors import UserError
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import LogicalBatch, VmapEngine, logical_sum
 from clipnoise.gradients.users import UserEngine
+from clipnoise.methods.base import example
+from clipnoise.methods.federated import DPFedAvg
+from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
+from clipnoise.models.dense import Logistic
 from clipnoise.plugins import plugins
+from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.queries import ClippedMean, ClippedUserMean
+from clipnoise.run.own import OwnProcedure
+from clipnoise.run.procedure import Training
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.run.train import Run
@@ -305,6 +313,39 @@ def test_side_information_divides_the_local_steps(cache: Path) -> None:
     )
     expected = -0.1 * gradient / (run.known.side_information + 0.02)
     torch.testing.assert_close(users.update_of(7, theta), expected)
+
+
+class ForExamples(DPFedAvg):
+    """Clip users, and account for examples."""
+
+    id = "for-examples"
+    query = ClippedMean()  # type: ignore[assignment]
+
+
+class ForUsers(DPSGD):
+    """Clip examples, and account for users."""
+
+    id = "for-users"
+    query = ClippedUserMean()
+
+
+@pytest.mark.parametrize(("kind", "clipped"), [(ForExamples, "-user'"), (ForUsers, "add-remove'")])
+def test_a_query_must_declare_the_adjacency_of_what_is_clipped(
+    kind: type[Method], clipped: str
+) -> None:
+    """Here 20 images of one user are 20 examples, and each of them is clipped by itself."""
+    method = example(kind)
+    given: dict[str, Any] = {
+        "method": method,
+        "privacy": Privacy(noise_multiplier=1.0),
+        "training": Training(expected_batch_size=16, steps=3),
+        "seed": 1,
+    }
+    wrong = f"method.id: its query declares .* protected under .*{clipped}"
+    with pytest.raises(UserError, match=wrong):
+        RunSpec(dataset=DigitsUsers(), model=Logistic(), **given)
+    with pytest.raises(UserError, match=wrong):
+        OwnProcedure(examples=100, users=50 if kind is ForExamples else None, **given)
 
 
 def test_a_method_on_users_needs_a_dataset_with_users() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from clipnoise.audit.findings import Finding
 from clipnoise.audit.sensitivity import change_between
+from clipnoise.privacy.units import Example, User
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,7 @@ def check_query(subject: Subject, seed: int = 0) -> Finding:
         seed: of the random pairs and means.
     """
     method, query = subject.method, subject.method.query
-    whole = "add-remove" if method.local_training() is None else "add-remove-user"
+    whole = (Example if method.local_training() is None else User).comes_or_goes
     if query.adjacency not in (whole, "replace", "zero-out"):
         said = f"it declares {query.adjacency!r}, and what it clips is protected under {whole!r}"
         return Finding(QUERY, False, said)

@@ -52,7 +52,7 @@ class OwnProcedure(Procedure):
 
     @cached_property
     def unit(self) -> Unit:
-        protects = self.method.query.adjacency == "add-remove-user"
+        protects = self.method.local_training() is not None
         if not protects and self.users is None:
             return Example(count=self.examples)
         if protects and self.users is not None:

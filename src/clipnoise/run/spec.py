@@ -268,12 +268,12 @@ class RunSpec(Procedure):
 
 
 def units_of(dataset: Dataset, method: Method) -> Unit:
-    """Return what a method protects on a dataset.
+    """Return what a method clips, and so protects, on a dataset.
 
     Raises:
-        UserError: it protects users, and the dataset has none; names the datasets with users.
+        UserError: it clips users, and the dataset has none; names the datasets with users.
     """
-    if method.query.adjacency != "add-remove-user":
+    if method.local_training() is None:
         return dataset.unit()
     users = dataset.user_unit()
     if users is None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from clipnoise.errors import UserError
+
 if TYPE_CHECKING:
     from clipnoise.core.query import Adjacency, Query
     from clipnoise.privacy.microbatches import MicroBatches
@@ -17,6 +19,7 @@ class Unit:
 
     Attributes:
         name: the word for one.
+        comes_or_goes: the adjacency that a query declares where one is added or removed.
         count: n, the number of private ones; public.
         stays: whether without one its place must stay empty, because removing it would choose
             others instead: their number, which is not public, decides how the data are cut.
@@ -25,6 +28,7 @@ class Unit:
     """
 
     name: ClassVar[str]
+    comes_or_goes: ClassVar[Adjacency] = "add-remove"
 
     count: int
     stays: bool = False
@@ -49,3 +53,8 @@ class Unit:
         Raises:
             UserError: names what does not fit.
         """
+        if query.adjacency not in (self.comes_or_goes, "replace", "zero-out"):
+            raise UserError(
+                f"method.id: its query declares {query.adjacency!r}, and what the method clips is "
+                f"protected under {self.comes_or_goes!r}."
+            )

@@ -47,6 +47,7 @@ class Node(Unit):
         return 2.0 * self.affected_examples
 
     def check(self, query: Query, microbatches: MicroBatches) -> None:
+        super().check(query, microbatches)
         if query.adjacency == "replace":
             raise UserError(
                 "method.id: the method accounts for replacing an example, but nodes of a graph are "

@@ -12,3 +12,4 @@ class User(Unit):
     """
 
     name = "user"
+    comes_or_goes = "add-remove-user"
