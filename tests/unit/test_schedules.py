@@ -305,11 +305,9 @@ def test_breakpoints_are_a_list_and_lists_of_them_are_candidates(tmp_path: Path)
     assert [one["breakpoints"] for one in rates_of(study)] == [[0.5], [0.25, 0.5]]
 
 
-def test_what_was_chosen_is_what_is_trained_with_and_may_be_multiplied(tmp_path: Path) -> None:
+def test_what_was_chosen_is_what_is_trained_with(tmp_path: Path) -> None:
     grid = {"learning_rate": {**COSINE, "peak": [0.1, 1.0]}}
     run = load(tmp_path, {"tune": {"grid": grid, "seeds": [11]}}).runs[0].spec
-    assert run.tuning is not None
-    run = replace(run, tuning=replace(run.tuning, times={"learning_rate": 0.5}))
     tried = tuple(
         Tried(values={"learning_rate": {**COSINE, "peak": peak}}, mean=peak, n=1, planned=1)
         for peak in (0.1, 1.0)
@@ -317,8 +315,21 @@ def test_what_was_chosen_is_what_is_trained_with_and_may_be_multiplied(tmp_path:
     choice = Choice(metric="validation_accuracy", choice=tried[1].values, tried=tried)
     assert choice.edges == ["learning_rate"]
     resolved = to_mapping(resolve(run, choice))["method"]["learning_rate"]
-    assert resolved == {**COSINE, "peak": 0.5, "final": 0.005}
+    assert resolved == {**COSINE, "peak": 1.0}
     assert resolve(run, choice).hash == run.hash
+
+
+@pytest.mark.parametrize(
+    ("chosen", "edges"), [(0.1, ["rate"]), (1.0, []), ({**COSINE, "peak": 3.0}, ["rate"])]
+)
+def test_a_number_among_schedules_is_compared_with_the_other_numbers(
+    chosen: object, edges: list[str]
+) -> None:
+    """A constant rate of 1 is no end of 0.1, 1 and 9, whatever the peaks beside them."""
+    rates = [0.1, 1.0, 9.0, {**COSINE, "peak": 1.0}, {**COSINE, "peak": 3.0}]
+    tried = tuple(Tried(values={"rate": rate}, mean=0.5, n=1, planned=1) for rate in rates)
+    choice = Choice(metric="validation_accuracy", choice={"rate": chosen}, tried=tried)
+    assert choice.edges == edges
 
 
 def test_a_sweep_names_each_schedule_and_the_table_of_runs_has_its_peak(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from clipnoise.data.measures import ValidationMetric, higher_is_better
 from clipnoise.errors import UserError
@@ -25,17 +24,14 @@ class Tried:
         mean: the mean of the metric over its runs; None if the configuration cannot win.
         n: completed runs with a finite metric.
         planned: runs of the configuration.
-        test: the mean of the metric on the test split, for what reports say of the search. No
-            choice depends on it.
     """
 
-    __pydantic_config__: ClassVar = STRICT
+    __pydantic_config__: ClassVar = {**STRICT, "extra": "ignore"}  # older files have more
 
     values: dict[str, object]
     mean: float | None
     n: Natural
     planned: Count
-    test: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,18 +88,14 @@ class Choice:
     def edges(self) -> list[str]:
         """The hyper-parameters whose choice is the smallest or the largest number tried.
 
-        Of schedules that differ in their peak alone, the peak is the number.
+        Of a schedule the peak is the number, beside those of schedules that are otherwise the same.
         """
         found = []
         for name, chosen in self.choice.items():
-            values = {json.dumps(one.values[name]): one.values[name] for one in self.tried}.values()
-            apart = {json.dumps(_split(value)[0]) for value in values}
-            tried = [_split(value)[1] for value in values]
-            numbers = [
-                one for one in tried if isinstance(one, int | float) and type(one) is not bool
-            ]
-            comparable = len(apart) == 1 and len(numbers) == len(tried) > 1
-            if comparable and _split(chosen)[1] in (min(numbers), max(numbers)):
+            options, number = _split(chosen)
+            tried = [_split(one.values[name]) for one in self.tried]
+            numbers = {one for like, one in tried if like == options and _is_number(one)}
+            if len(numbers) > 1 and number in (min(numbers), max(numbers)):
                 found.append(name)
         return found
 
@@ -164,8 +156,7 @@ def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
         )
     method, training = to_plain(spec.method), to_plain(spec.training)
     for name, value in choice.choice.items():
-        part = training if name in TRAINING else method
-        part[name] = _times(value, spec.tuning.times.get(name))
+        (training if name in TRAINING else method)[name] = value
     # Whether a trial ends early depends on losses on private examples, which no ε covers.
     law = spec.tuning.law if len(choice.ranked) == len(choice.tried) else None
     return replace(
@@ -176,24 +167,12 @@ def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
     )
 
 
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and type(value) is not bool
+
+
 def _split(value: object) -> tuple[dict[str, object], object]:
     """Return a schedule without its peak, and the peak; of anything else, nothing and itself."""
     if not isinstance(value, dict) or "peak" not in value:
         return {}, value
     return {name: one for name, one in value.items() if name != "peak"}, value["peak"]
-
-
-def _times(value: object, factor: float | None) -> object:
-    """Return what was chosen times a factor; of a list, every number in it.
-
-    Of a schedule, the peak and the final value are multiplied.
-    """
-    if factor is None:
-        return value
-    if isinstance(value, Mapping):
-        named = (name for name in ("peak", "final") if name in value)
-        return {**value, **{name: _times(value[name], factor) for name in named}}
-    if isinstance(value, list | tuple):
-        return [_times(one, factor) for one in value]
-    assert isinstance(value, int | float)
-    return value * factor

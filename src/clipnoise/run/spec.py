@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -41,7 +41,6 @@ class Tuning:
         parameters: what is chosen: hyper-parameters of the method, and keys of training.
         configurations: how many were tried.
         runs: how many runs the search trained.
-        times: factors by which the run multiplies what was chosen.
         chosen: whether the run holds the choice; until then it holds any one candidate.
         law: that of the number of configurations, if it was drawn, each of them is a run with the
             noise of this one, and none diverged.
@@ -53,14 +52,12 @@ class Tuning:
     parameters: tuple[str, ...]
     configurations: Count
     runs: Count
-    times: dict[str, float] = field(default_factory=dict)
     chosen: bool = False
     law: Annotated[DrawnTrials | None, unhashed_at(None)] = None
 
     def identity(self) -> dict[str, object]:
         """Return what a run's hash contains of the search: the same before and after the choice."""
-        times = {"times": dict(self.times)} if self.times else {}
-        return {"key": self.key, "parameters": list(self.parameters), **times}
+        return {"key": self.key, "parameters": list(self.parameters)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,13 +344,19 @@ def from_mapping(
             training=parse(Training, values["training"], key="training"),
             seed=parse(int, values["seed"], key="seed"),
             public=None if public is None else _plugin(dataset_class, public, "public"),
-            tuning=None if tuning is None else parse(Tuning, tuning, key="tuning"),
+            tuning=None if tuning is None else parse(Tuning, _present(tuning), key="tuning"),
             metrics=parse(tuple[str, ...], values.get("metrics", ()), key="metrics"),
         )
     except UserError as error:
         prefix = f"{file}: " if file else ""
         lines = [prefix + _placed(line, places) for line in str(error).splitlines()]
         raise UserError("\n".join(lines)) from None
+
+
+def _present(tuning: Any) -> Any:
+    """Return the section tuning without the factors of older versions, if it has none of them."""
+    old = isinstance(tuning, Mapping) and tuning.get("times") == {}
+    return {name: one for name, one in tuning.items() if name != "times"} if old else tuning
 
 
 def _placed(line: str, places: Mapping[str, str]) -> str:

@@ -369,17 +369,10 @@ def choose(
 
 
 def _tried(values: dict[str, object], runs: Sequence[Summary], metric: ValidationMetric) -> Tried:
-    finite = _finite(runs, metric)
-    tested = _finite(runs, metric.replace("validation", "test"))
-    mean, test = (
-        sum(found) / len(found) if len(found) == len(runs) else None for found in (finite, tested)
-    )
-    return Tried(values=values, mean=mean, n=len(finite), planned=len(runs), test=test)
-
-
-def _finite(runs: Sequence[Summary], metric: str) -> list[float]:
     found = [run["final"].get(metric) for run in runs if run["status"] == "completed"]
-    return [value for value in found if value is not None and math.isfinite(value)]
+    finite = [value for value in found if value is not None and math.isfinite(value)]
+    mean = sum(finite) / len(finite) if len(finite) == len(runs) else None
+    return Tried(values=values, mean=mean, n=len(finite), planned=len(runs))
 
 
 def _spent(runs: Sequence[Summary]) -> tuple[Spent, ...]:
