@@ -13,7 +13,7 @@ from clipnoise import replay
 from clipnoise.core.clip_rules import ClipRule, HardClip
 from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
 from clipnoise.core.clipping import ClippedSum, Clipping
-from clipnoise.core.state import StepConstants
+from clipnoise.core.state import Public
 from clipnoise.core.step import privatize
 from clipnoise.core.taken import (
     GRADIENTS,
@@ -203,7 +203,7 @@ def test_a_release_of_vector_and_coordinates_as_one_has_the_noise_of_their_bound
 
     theta, of = torch.zeros(3, dtype=torch.float64), GradientsAndCount()
     total = torch.tensor([0.3, 0.0, 0.4, -0.5], dtype=torch.float64)
-    constants = StepConstants(noise_multiplier=2.0, expected_batch_size=5.0, total_steps=1)
+    constants = Public(noise_multiplier=2.0, expected_batch_size=5.0, total_steps=1)
     noise = [Joint().noise_like(theta) + 1]
     (released,) = privatize(ClippedSum(total), Joint(), Clipping(C, of=of), noise, constants)
     assert noise[0].shape == total.shape
@@ -223,7 +223,7 @@ def test_what_is_taken_of_examples_is_the_packages_to_define() -> None:
 
 
 def test_a_query_and_a_clipping_that_take_something_else_are_refused() -> None:
-    constants = StepConstants(noise_multiplier=1.0, expected_batch_size=1.0, total_steps=1)
+    constants = Public(noise_multiplier=1.0, expected_batch_size=1.0, total_steps=1)
     noise = [torch.zeros(3)] * 2
     for query, of in (
         (ClippedMeanAndCount(), GRADIENTS),

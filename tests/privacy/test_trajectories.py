@@ -22,7 +22,7 @@ from torch import Tensor
 
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.query import Query
-from clipnoise.core.state import State, StepConstants
+from clipnoise.core.state import Public, State
 from clipnoise.core.step import privatize, step
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
@@ -77,7 +77,7 @@ class Trajectory:
         query: Query,
         clipping: Clipping,
         noise: Any,
-        constants: StepConstants,
+        constants: Public,
     ) -> Any:
         """Release as in training, and add up how far the neighbour's means are from the others."""
         assert self._neighbour is not None

@@ -13,7 +13,7 @@ from torch import Tensor
 from clipnoise.core import minimum as solver
 from clipnoise.core.method import PrivateMethod
 from clipnoise.core.query import Component, composition_cost
-from clipnoise.core.state import State, StepConstants
+from clipnoise.core.state import Public, State
 from clipnoise.core.taken import GRADIENTS, AtMinimum, Taken
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
@@ -21,7 +21,7 @@ from clipnoise.methods.base import methods
 from clipnoise.privacy.queries import ClippedMean
 from clipnoise.seeds import derive
 
-CONSTANTS = StepConstants(3.0, 4.0, 10, sensitivity_factor=2.0, seed=7)
+CONSTANTS = Public(3.0, 4.0, 10, sensitivity_factor=2.0, seed=7)
 
 
 def vector(*numbers: float) -> Tensor:
@@ -60,7 +60,7 @@ def test_the_noise_bias_is_the_average_of_what_each_step_s_noise_adds() -> None:
     norms, rows, added = (1.0, 0.5, 2.0, 2.0), (1.0, 1.5, 0.7, 1.1), []
     for step, (norm, row) in enumerate(zip(norms, rows, strict=True), 1):
         state.step = step
-        constants = StepConstants(3.0, 4.0, 10, row, 2.0)
+        constants = Public(3.0, 4.0, 10, row, 2.0)
         found = state.noise_bias(constants, norm, beta)
         added.append((3.0 * 2.0 * norm / 4.0) ** 2 * row)
         weights = [(1 - beta) * beta ** (step - i) / (1 - beta**step) for i in range(1, step + 1)]

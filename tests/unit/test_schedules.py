@@ -20,7 +20,7 @@ from torch import Tensor
 from clipnoise.audit.subject import subject
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.schedule import KINDS, CosineSchedule
-from clipnoise.core.state import State, StepConstants
+from clipnoise.core.state import Public, State
 from clipnoise.core.step import privatize
 from clipnoise.errors import UserError
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
@@ -188,7 +188,7 @@ def test_epsilon_is_that_of_constant_hyper_parameters_and_the_largest_clip_norm_
 
 
 def test_the_noise_bias_of_a_moment_follows_the_clip_norm() -> None:
-    beta, constants = 0.9, StepConstants(2.0, 10.0, 6)
+    beta, constants = 0.9, Public(2.0, 10.0, 6)
     norms = [1.0, 0.7, 0.7, 0.2, 3.0, 1.0]
     state = State(like=torch.zeros(2, dtype=torch.float64))
     for t, norm in enumerate(norms, 1):

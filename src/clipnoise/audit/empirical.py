@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from clipnoise.audit.curve import Curve
     from clipnoise.audit.subject import Release, Subject
     from clipnoise.core.query import Query
-    from clipnoise.core.state import Public
     from clipnoise.gradients.engine import LogicalBatch
     from clipnoise.privacy.budget import Budget
     from clipnoise.privacy.calibration import Calibration
@@ -214,11 +213,10 @@ def _one_run(
         engine.known = subject.ranks.total(engine.known)
         release = recorder.releases[-1]
         seen.append(_seen(method.query, release, engine, sigma))
-        b, c = release.constants.expected_batch_size, release.clipping.bound
+        b, c = release.public.expected_batch_size, release.clipping.bound
         clean = method.query.values(engine.known / b, c)
         state.step, state.like = state.step + 1, expected
-        public = cast("Public", release.constants)  # the training loop passes on all of it
-        expected = expected + method.update(cast("Any", clean), state, public)
+        expected = expected + method.update(cast("Any", clean), state, release.public)
     scores = _scores(spec, torch.stack(seen), run.sampler)
     sign = 1 if users else -1  # users send changes of parameters, not gradients
     moved = run.evaluated() - method.evaluated(expected, state)
@@ -232,7 +230,7 @@ def _seen(query: Query, release: Release, engine: CanaryEngine, sigma: float) ->
     canary that takes part moves it, and one with the opposite gradient; and the deviation of the
     noise. Canaries have coordinates of their own, so that all can be moved at once.
     """
-    b, c = release.constants.expected_batch_size, release.clipping.bound
+    b, c = release.public.expected_batch_size, release.clipping.bound
     mean, length = engine.known / b, engine.known.numel() - query.of.extra
     moved = torch.zeros_like(mean)
     moved[:length] = engine.toward * c / b

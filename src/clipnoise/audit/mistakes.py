@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from clipnoise.audit.subject import Form
     from clipnoise.core.clipping import Clipping
     from clipnoise.core.query import Query, Released
-    from clipnoise.core.state import Public, StepConstants
+    from clipnoise.core.state import Public
     from clipnoise.privacy.noise_strategies import Strategy
     from clipnoise.privacy.samplers import Sampler
     from clipnoise.run.spec import RunSpec
@@ -58,7 +58,7 @@ SEEN: dict[torch.Size, Tensor] = {}  # the mean of the last batch, by the shape 
 FIRST: dict[torch.Size, Sequence[Tensor]] = {}  # the noise of the first step, by its shape
 
 Normals = Callable[[Sequence["Tensor"]], "Sequence[Tensor]"]
-Constants = Callable[["StepConstants"], "StepConstants"]
+Constants = Callable[["Public"], "Public"]
 
 
 def local_of_a_caller(name: str, kind: type[T]) -> T | None:
@@ -353,7 +353,7 @@ def crossing(
         query: Query,
         clipping: Clipping,
         noise: Sequence[Tensor],
-        known: StepConstants,
+        known: Public,
     ) -> tuple[Released, ...]:
         return privatize(total, query, clipping, normals(noise), constants(known))
 
@@ -371,7 +371,7 @@ def noise_where_asked(
     query: Query,
     clipping: Clipping,
     noise: Sequence[Tensor],
-    known: StepConstants,
+    known: Public,
 ) -> tuple[Released, ...]:
     """Add noise to those coordinates alone whose scale is not 0."""
     if clipping.scale is not None:
@@ -379,25 +379,25 @@ def noise_where_asked(
     return privatize(total, query, clipping, noise, known)
 
 
-def half(known: StepConstants) -> StepConstants:
+def half(known: Public) -> Public:
     """Add noise at σ/2, accounted at σ."""
     return replace(known, noise_multiplier=known.noise_multiplier / 2)
 
 
-def quiet(known: StepConstants) -> StepConstants:
+def quiet(known: Public) -> Public:
     """Add no noise after step 12."""
     state = local_of_a_caller("state", State)
     late = state is not None and state.step > QUIET_AFTER
     return replace(known, noise_multiplier=0.0) if late else known
 
 
-def share_of_n(known: StepConstants) -> StepConstants:
+def share_of_n(known: Public) -> Public:
     """Divide sum and noise by q·n, n the private number of examples."""
     examples = local_of_a_caller("examples", Examples)
     return known if not examples else replace(known, expected_batch_size=RATE * len(examples))
 
 
-def floored_share_of_n(known: StepConstants) -> StepConstants:
+def floored_share_of_n(known: Public) -> Public:
     """Divide sum and noise by ⌊q·n⌋, which jumps when one example makes n even."""
     size = max(1.0, float(int(share_of_n(known).expected_batch_size)))
     return replace(known, expected_batch_size=size)

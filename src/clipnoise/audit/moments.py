@@ -118,7 +118,7 @@ class Moment:
             for examples, batch in sides
         )
         components = self.subject.method.query.components(
-            here.clipping.bound, here.constants.expected_batch_size
+            here.clipping.bound, here.public.expected_batch_size
         )
         factor = self.subject.sensitivity_factor if factor is None else factor
         return change_between(here.values, there.values, components, factor)

@@ -186,7 +186,7 @@ def _standardised(
         for batch in run.batches():
             run.step(batch)
             release = recorder.releases.pop()
-            b, c = release.constants.expected_batch_size, release.clipping.bound
+            b, c = release.public.expected_batch_size, release.clipping.bound
             scaled = [
                 (noisy - clean) / (sigma * component.noise_factor * component.sensitivity)
                 for noisy, clean, component in zip(

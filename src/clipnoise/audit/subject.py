@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clipnoise.core.clipping import Clipping
     from clipnoise.core.method import Method
     from clipnoise.core.query import Query, Released
-    from clipnoise.core.state import StepConstants
+    from clipnoise.core.state import Public
     from clipnoise.data.base import Dataset
     from clipnoise.privacy.accountants import AccountantName
     from clipnoise.privacy.samplers import Sampler
@@ -224,7 +224,7 @@ class Release:
 
     values: Values
     clipping: Clipping
-    constants: StepConstants
+    public: Public
 
 
 @dataclass
@@ -247,9 +247,9 @@ class Recorder:
         query: Query,
         clipping: Clipping,
         noise: Sequence[Tensor],
-        constants: StepConstants,
+        public: Public,
     ) -> Values:
         """Release as the crossing does, and keep the values."""
-        values = self.cross(total, query, clipping, noise, constants)
-        self.releases.append(Release(values, clipping, constants))
+        values = self.cross(total, query, clipping, noise, public)
+        self.releases.append(Release(values, clipping, public))
         return self.shown(values)

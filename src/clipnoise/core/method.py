@@ -259,7 +259,7 @@ class Method(Immutable):
         Args:
             iterates: θ_t and those before it that exist, newest first, as many as `iterates()`.
             state: the method's memory, at the step that is taken.
-            public: step constants and public knowledge.
+            public: what is known without private data.
         """
         return [(1.0, iterates[0])]
 
@@ -277,7 +277,7 @@ class Method(Immutable):
         Args:
             iterates: θ_t and those before it that exist, newest first; any more are not read.
             state: the method's memory, at the step that is taken.
-            public: step constants and public knowledge.
+            public: what is known without private data.
         """
         weights, points = zip(*self.points(iterates[: self.iterates()], state, public), strict=True)
         return Clipping(

@@ -1,4 +1,4 @@
-"""What an update is given besides released values: constants, public knowledge and its memory."""
+"""What an update is given besides released values: what is public, and its memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PublicVector = Literal["gradient", "side_information"]
 
 
 @dataclass(frozen=True)
-class StepConstants:
-    """The constants of a step, fixed without private data.
+class Public:
+    """All that a step may know besides the sum of its batch: constants, and public data.
 
     Attributes:
         noise_multiplier: σ, the standard deviation of the noise relative to the sensitivity.
@@ -30,6 +30,9 @@ class StepConstants:
         sensitivity_factor: how far one example can move the clipped sum, in units of C for adding
             or removing it: 1, or 2 for micro-batches. The noise is scaled by it.
         seed: of draws that are public, as directions are; nothing private is drawn from it.
+        gradient: mean gradient on a public mini-batch for this step, shape (d,), or None.
+        side_information: how large or frequent each coordinate is known to be, shape (d,), from
+            public sources and fixed before training, or None. Never from the private examples.
     """
 
     noise_multiplier: float
@@ -38,6 +41,8 @@ class StepConstants:
     noise_row_norm_squared: float = 1.0
     sensitivity_factor: float = 1.0
     seed: int = 0
+    gradient: Tensor | None = None
+    side_information: Tensor | None = None
 
     def direction(self, state: State) -> Tensor:
         """Return the public direction of a step: standard normal numbers, shape (d,).
@@ -57,20 +62,6 @@ class StepConstants:
         sensitivity = self.sensitivity_factor * clip_norm / self.expected_batch_size
         return (self.noise_multiplier * sensitivity) ** 2
 
-
-@dataclass(frozen=True)
-class PublicKnowledge:
-    """What is known from public data.
-
-    Attributes:
-        gradient: mean gradient on a public mini-batch for this step, shape (d,), or None.
-        side_information: how large or frequent each coordinate is known to be, shape (d,), from
-            public sources and fixed before training, or None. Never from the private examples.
-    """
-
-    gradient: Tensor | None = None
-    side_information: Tensor | None = None
-
     def require(self, name: PublicVector) -> Tensor:
         """Return one of the vectors that not every run has.
 
@@ -81,11 +72,6 @@ class PublicKnowledge:
         if value is None:
             raise ValueError(f"the method reads public.{name}, but this run has none")
         return value
-
-
-@dataclass(frozen=True)
-class Public(PublicKnowledge, StepConstants):
-    """All that an update may know besides released values: step constants, public knowledge."""
 
 
 @dataclass
@@ -184,13 +170,13 @@ class State:
         """Update Adam's two moments with g and return them bias-corrected, (m̂, v̂)."""
         return self.average("m", g, betas[0]), self.average("v", g.square(), betas[1])
 
-    def noise_bias(self, constants: StepConstants, clip_norm: float, beta: float) -> float:
+    def noise_bias(self, public: Public, clip_norm: float, beta: float) -> float:
         """Return the bias that noise leaves in a bias-corrected running average of squares.
 
         Call it once per step. Under independent noise and one clip norm it is Φ at every step.
 
         Args:
-            constants: of the step, with the relative variance ρ_t of its noise.
+            public: of the step, with the relative variance ρ_t of its noise.
             clip_norm: C_t, of this step.
             beta: β of the running average.
 
@@ -205,10 +191,10 @@ class State:
         last = float(self.buffers.get("noise_bias_clip_norm", clip_norm))
         if last != clip_norm:  # in units of the Φ of this step
             before *= (last / clip_norm) ** 2
-        factor = next_bias_factor(before, constants.noise_row_norm_squared, beta, self.step)
+        factor = next_bias_factor(before, public.noise_row_norm_squared, beta, self.step)
         self.buffers["noise_bias"] = self.like.new_tensor(factor, dtype=None)
         self.buffers["noise_bias_clip_norm"] = self.like.new_tensor(clip_norm, dtype=torch.float64)
-        return constants.noise_variance(clip_norm) * factor
+        return public.noise_variance(clip_norm) * factor
 
 
 def split(

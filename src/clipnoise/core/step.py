@@ -19,12 +19,12 @@ from clipnoise.lazy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.core.state import Public, State, StepConstants
+    from clipnoise.core.state import Public, State
 
 
 # The signature of `privatize`; an audit may pass something else in its place.
 Crossing = Callable[
-    ["ClippedSum", "Query", "Clipping", "Sequence[Tensor]", "StepConstants"], tuple[Released, ...]
+    ["ClippedSum", "Query", "Clipping", "Sequence[Tensor]", "Public"], tuple[Released, ...]
 ]
 # Called with (released, the same without noise, clipping, public), in non-private runs only.
 Observer = Callable[["Tensor", "Tensor", "Clipping", "Public"], None]
@@ -35,7 +35,7 @@ def privatize(
     query: Query,
     clipping: Clipping,
     noise: Sequence[Tensor],
-    constants: StepConstants,
+    public: Public,
 ) -> tuple[Released, ...]:
     """Cross the privacy boundary: divide by the constant B, add calibrated noise.
 
@@ -44,7 +44,7 @@ def privatize(
         query: what is released.
         clipping: how the v_i were bounded.
         noise: one standard normal tensor per noisy component, in order; any more are not used.
-        constants: σ, B (never the realised batch size), and how far one example can move the sum
+        public: σ, B (never the realised batch size), and how far one example can move the sum
             relative to what the components assume: every component moves in proportion to it.
 
     Returns:
@@ -56,16 +56,16 @@ def privatize(
             not cover it; it takes something else of each example than the clipping; or a value is
             no plain vector.
     """
-    components = declared(query, clipping.bound, constants.expected_batch_size)
+    components = declared(query, clipping.bound, public.expected_batch_size)
     if query.of != clipping.of:
         raise ValueError(f"{type(query).__name__} and the clipping differ in what they take")
-    mean = _clean_mean(total, constants)
+    mean = _clean_mean(total, public)
     values = _checked_values(query, query.values(mean, clipping.bound), mean, len(components))
     normals, released = iter(noise), []
     for value, component in zip(values, components, strict=True):
         if component.noise_factor > 0:
-            sensitivity = constants.sensitivity_factor * component.sensitivity
-            deviation = component.noise_factor * constants.noise_multiplier * sensitivity
+            sensitivity = public.sensitivity_factor * component.sensitivity
+            deviation = component.noise_factor * public.noise_multiplier * sensitivity
             normal = next(normals)
             if normal.shape != value.shape:  # fewer for a short value
                 normal = normal[: value.numel()].view(value.shape)
@@ -129,7 +129,7 @@ def step(
         theta: θ, shape (d,). The caller owns it: it is not changed, and a new vector is returned.
         method: the optimizer.
         state: its memory; its step counter is advanced.
-        public: step constants and public knowledge.
+        public: what is known without private data.
         clipped_sum: the only access to private data: Σ v_i of the batch, from a gradient engine.
         noise: standard normal tensors, one per noisy component of the query, as long as the
             longest.
@@ -173,7 +173,7 @@ def _at_minimum(
     clipping: Clipping,
     clipped_sum: Callable[[Clipping], ClippedSum],
     noise: Sequence[Tensor],
-    constants: StepConstants,
+    public: Public,
 ) -> tuple[Clipping, list[Tensor]]:
     """Find the minimum of the objective that the first of two noises perturbs.
 
@@ -183,16 +183,16 @@ def _at_minimum(
     Returns:
         The clipping of what is released there, and the noise on it: both noises as one.
     """
-    c, b = clipping.bound, constants.expected_batch_size
+    c, b = clipping.bound, public.expected_batch_size
     (component,) = declared(query, c, b)
     first, second = noise
-    deviation = component.noise_factor * constants.noise_multiplier * component.sensitivity
+    deviation = component.noise_factor * public.noise_multiplier * component.sensitivity
     linear = math.sqrt(1 - of.second) * first
-    ridge = of.ridge(constants.noise_multiplier, c) / b
+    ridge = of.ridge(public.noise_multiplier, c) / b
 
     def gradient(theta: Tensor) -> Tensor:
         at = theta.to(first.dtype)
-        mean = _clean_mean(clipped_sum(replace(clipping, weighed_at=at)), constants)
+        mean = _clean_mean(clipped_sum(replace(clipping, weighed_at=at)), public)
         return mean.double() + deviation * linear.double() + ridge * at.double()
 
     start = torch.zeros_like(first, dtype=torch.float64)
@@ -215,13 +215,13 @@ def _check_update(method: Method, state: State, change: object, theta: Tensor) -
         raise UserError(f"{place}: class {kind.__name__}: {error}") from None
 
 
-def _clean_mean(total: ClippedSum, constants: StepConstants) -> Tensor:
+def _clean_mean(total: ClippedSum, public: Public) -> Tensor:
     """Return Σ v_i / B. Nothing else opens a sum."""
-    return _SEALED[total] / constants.expected_batch_size
+    return _SEALED[total] / public.expected_batch_size
 
 
 def _clean_values(
-    total: ClippedSum, query: Query, clipping: Clipping, constants: StepConstants
+    total: ClippedSum, query: Query, clipping: Clipping, public: Public
 ) -> tuple[Tensor, ...]:
     """Return what would be released without noise."""
-    return query.values(_clean_mean(total, constants), clipping.bound)
+    return query.values(_clean_mean(total, public), clipping.bound)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import Method
-from clipnoise.core.state import State, StepConstants
+from clipnoise.core.state import Public, State
 from clipnoise.resumable import gather, restore
 from clipnoise.run.outcome import Histogram, Recorded
 
@@ -52,9 +52,7 @@ class Diagnostics:
         self._phi = 0.0
         self._rows: list[list[float]] = []  # SERIES, one row a step
 
-    def observe(
-        self, released: Tensor, clean: Tensor, clipping: Clipping, constants: StepConstants
-    ) -> None:
+    def observe(self, released: Tensor, clean: Tensor, clipping: Clipping, public: Public) -> None:
         """Take in a step: its first released value, and the same without noise, shape (d,)."""
         for state, value in ((self._private, released), (self._clipped, clean)):
             state.step += 1
@@ -62,8 +60,8 @@ class Diagnostics:
             state.decay("v", value.square(), self._betas[1])
         norm, clip_norm = math.nan, clipping.clip_norm
         if clip_norm is not None:
-            bias = self._private.noise_bias(constants, clip_norm, self._betas[1])
-            size = constants.expected_batch_size
+            bias = self._private.noise_bias(public, clip_norm, self._betas[1])
+            size = public.expected_batch_size
             component = self._query.components(clip_norm, size)[0]
             relative = component.noise_factor * component.sensitivity * size / clip_norm
             self._phi = bias * relative**2  # noise variance relative to that of a clipped mean
