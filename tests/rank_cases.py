@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,7 @@ def prepared(case: Case, cache: Path, ranks: Ranks, device: str = "cpu") -> Run:
     run = Run.prepare(case.spec, cache, device, noise_multiplier=SIGMA)
     run.ranks = ranks
     if case.engine:
-        engine = ENGINES[case.engine](run.engine.network, run.engine.losses)
-        run.engine, run.units = engine, replace(run.units, engine=engine)
+        run.engine = ENGINES[case.engine](run.engine.network, run.engine.losses)
     return run
 
 

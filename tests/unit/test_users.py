@@ -275,7 +275,7 @@ def test_a_step_of_a_run_is_the_mean_of_clipped_updates(method: str, cache: Path
     options = {"local_learning_rate": 0.5, "local_batch_size": 4, **given(method)}
     run = Run.prepare(spec(method, **options), cache, "cpu")
     theta, batch = run.theta.clone(), torch.tensor([1, 8, 30, 44])
-    users = run.units.engine
+    users = run.engine
     assert isinstance(users, UserEngine)
     updates = [users.update_of(user, theta).double() for user in batch.tolist()]
     mean = sum(v * min(1.0, 0.5 / float(v.norm())) for v in updates) / 16
@@ -290,7 +290,7 @@ def test_without_privacy_a_step_is_the_mean_update_as_it_is(method: str, cache: 
     own = {"method": {"id": method, "learning_rate": 1.0, **given(method)}, "privacy": None}
     run = Run.prepare(from_mapping(SPEC | own), cache, "cpu")
     theta, batch = run.theta.clone(), torch.tensor([1, 8, 30, 44])
-    users = run.units.engine
+    users = run.engine
     assert isinstance(users, UserEngine)
     assert run.procedure.unit.name == "user"
     mean = sum(users.update_of(user, theta) for user in batch.tolist()) / 16
@@ -303,12 +303,13 @@ def test_without_privacy_a_step_is_the_mean_update_as_it_is(method: str, cache: 
 def test_side_information_divides_the_local_steps(cache: Path) -> None:
     options = {"local_learning_rate": 0.1, "gamma": 0.02, "side_information": PUBLIC_GRADIENTS}
     run = Run.prepare(spec("adadps-fed", **options), cache, "cpu")
-    theta, users = run.theta.clone(), run.units.engine
+    theta, users = run.theta.clone(), run.engine
     assert isinstance(users, UserEngine)
     assert run.known.side_information is not None
     assert run.splits.users is not None
     rows = run.splits.users == 7
-    gradient = run.engine.mean_gradient(
+    engine = VmapEngine(users.network, users.losses)
+    gradient = engine.mean_gradient(
         run.splits.train.inputs[rows], run.splits.train.targets[rows], theta
     )
     expected = -0.1 * gradient / (run.known.side_information + 0.02)

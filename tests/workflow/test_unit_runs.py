@@ -172,8 +172,8 @@ def test_training_clips_the_micro_batches_that_were_drawn(folder: Path) -> None:
     run, again = (Run.prepare(from_mapping(values), folder / "data", "cpu") for _ in range(2))
     theta, batch = run.theta.clone(), next(run.batches())
     run.step(batch)
-    order, groups = again.units.arrange(batch)
-    assert groups is not None
+    assert again.microbatches is not None
+    order, groups = again.microbatches.arrange(batch)
     rows = again.engine.per_example_gradients(
         again.splits.train.inputs[order], again.splits.train.targets[order], theta
     )

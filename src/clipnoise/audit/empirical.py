@@ -198,7 +198,7 @@ def _one_run(
     coin = torch.rand(m, generator=draw) < 0.5
     places = torch.randperm(len(method.query.of.vector(run.theta)), generator=draw)[:m]
     replaced = method.query.adjacency == "replace"
-    engine = CanaryEngine(run.units.engine, coin, places, replaced=replaced)
+    engine = CanaryEngine(run.engine, coin, places, replaced=replaced)
     users = spec.dataset.user_unit() is not None
 
     def sums(batch: LogicalBatch) -> Tensor:

@@ -229,6 +229,10 @@ class GradientEngine(ABC):
             total += clipped_sum(gradients, part, self.flat.layer_sizes)
         return total
 
+    def examples_of(self, batch: Tensor) -> int:
+        """Return how many per-example gradients a batch of the sampler takes at each point."""
+        return len(batch)
+
     def per_example_losses(
         self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks
     ) -> Tensor:

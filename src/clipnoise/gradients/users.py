@@ -48,7 +48,7 @@ class UserEngine(GradientEngine):
             training: what a user does in a round.
             scale: factors that local gradients are multiplied by, shape (d,); None for ones.
         """
-        self.flat, self.losses = engine.flat, engine.losses
+        self.flat, self.losses, self.together = engine.flat, engine.losses, engine.together
         self._engine, self._examples = engine, examples
         self._rows = [(users == user).nonzero().squeeze(1) for user in range(count)]
         self._training, self.scale = training, scale
@@ -60,7 +60,6 @@ class UserEngine(GradientEngine):
         return Examples(numbers, numbers)
 
     def examples_of(self, batch: Tensor) -> int:
-        """Return how many per-example gradients a round with these users computes."""
         return self._training.epochs * sum(len(self._rows[user]) for user in batch.tolist())
 
     def update_of(self, user: int, theta: Tensor, key: int = 0) -> Tensor:

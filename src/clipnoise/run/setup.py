@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from clipnoise.gradients.users import UserEngine
 from clipnoise.privacy.microbatches import MicroBatchAssignment
 from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.samplers import Sampler
-from clipnoise.seeds import Purpose, derive, generator
+from clipnoise.seeds import Purpose, generator
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -98,22 +97,20 @@ def sampler(procedure: Procedure) -> Sampler:
     return procedure.mechanism.batches(stream(procedure, "sampling"))
 
 
+def microbatches(procedure: Procedure) -> MicroBatchAssignment | None:
+    """Start the stream that puts examples into micro-batches; None where each is by itself."""
+    mechanism = procedure.mechanism
+    if mechanism.microbatches.size == 1:
+        return None
+    draws = stream(procedure, "micro-batches")
+    return MicroBatchAssignment(mechanism.unit.count, round(mechanism.denominator), draws)
+
+
 def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:
     """Build the run's network with initial values that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(generator("initialisation", spec.seed).get_state())
         return spec.model.build(spec.dataset.signature, weights)
-
-
-def step_key(procedure: Procedure, step: int) -> int:
-    """Return the key of a step on private examples, which decides dropout masks and views.
-
-    It follows from the seed and the step, so that a resumed run draws the same ones; with secure
-    noise it is fresh and secret.
-    """
-    return (
-        secrets.randbits(64) if procedure.secure_noise else derive("dropout", procedure.seed, step)
-    )
 
 
 def named_device(name: str) -> str:
@@ -154,57 +151,27 @@ def on_device(splits: Splits, device: str) -> Splits:
     )
 
 
-@dataclass
-class Units:
-    """The private units of a run.
-
-    Attributes:
-        population: what the sampler's indices refer to: examples, or the numbers of users.
-        engine: turns units into clipped sums.
-        size: m of the micro-batches.
-        assignment: the stream that puts examples into micro-batches; None where there are none.
-    """
-
-    population: Examples
-    engine: GradientEngine
-    size: int = 1
-    assignment: MicroBatchAssignment | None = None
-
-    def arrange(self, batch: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return a step's batch in the order to process it, and the micro-batch of each unit."""
-        return (batch, None) if self.assignment is None else self.assignment.arrange(batch)
-
-    def examples_in(self, batch: Tensor) -> int:
-        """Return how many gradients of examples a step on these units takes."""
-        engine = self.engine
-        return engine.examples_of(batch) if isinstance(engine, UserEngine) else len(batch)
-
-
-def private_units(
+def of_units(
     procedure: Procedure,
     material: Material,
     engine: GradientEngine,
     side_information: Tensor | None,
-) -> Units:
-    """Return the private units that are trained on.
+) -> tuple[GradientEngine, Examples]:
+    """Return what turns private units into clipped sums, and the units: examples, or users.
 
     Args:
         procedure, material: what is done, and on what.
         engine: computes per-example gradients.
         side_information: A, shape (d,), or None.
     """
-    mechanism, assignment = procedure.mechanism, None
-    groups, count = mechanism.microbatches, mechanism.unit.count
-    if groups.size > 1:
-        draws = stream(procedure, "micro-batches")
-        assignment = MicroBatchAssignment(count, round(mechanism.denominator), draws)
     local = procedure.method.local_training()
     if local is None:
-        return Units(material.examples, engine, groups.size, assignment)
+        return engine, material.examples
     assert material.users is not None  # no procedure takes examples without
     scale = None
     if local.gamma is not None:
         assert side_information is not None
         scale = 1 / (side_information + local.gamma)
+    count = procedure.unit.count
     users = UserEngine(engine, material.examples, material.users, count, local, scale)
-    return Units(users.units, users, groups.size, assignment)
+    return users, users.units

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from clipnoise.core.method import WithClipRule
 from clipnoise.core.query import declared
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import Crossing, privatize, step
+from clipnoise.data.base import Examples
 from clipnoise.errors import explained
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
@@ -23,6 +25,7 @@ from clipnoise.gradients.engine import GradientEngine, LogicalBatch, logical_sum
 from clipnoise.gradients.kept import Kept
 from clipnoise.gradients.users import UserEngine
 from clipnoise.kinds import as_sealed
+from clipnoise.privacy.microbatches import MicroBatchAssignment
 from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.samplers import Sampler
 from clipnoise.resumable import gather, restore
@@ -34,11 +37,10 @@ from clipnoise.run.public import PublicData, public_data, side_information
 from clipnoise.run.ranks import Ranks
 from clipnoise.run.setup import (
     Material,
-    Units,
+    microbatches,
     noise_source,
-    private_units,
+    of_units,
     sampler,
-    step_key,
 )
 from clipnoise.seeds import derive
 
@@ -56,8 +58,8 @@ class Trainer:
 
     Attributes:
         procedure: what is done.
-        units: the private units, and what turns them into clipped sums.
-        engine: computes per-example gradients.
+        engine: turns private units into clipped sums.
+        examples: the units, which the sampler's indices refer to: examples, or users.
         kept: what the network holds besides its trained parameters, which must not change.
         engine_name: the engine, and why it was chosen.
         theta: θ, shape (d,). It is owned here, and here only: the vector inside the network
@@ -66,6 +68,7 @@ class Trainer:
         known: what the update knows at every step: σ, B, T and side information.
         origin: where public knowledge comes from, as data of the result.
         noise, sampler: the streams of noise and of batches.
+        microbatches: the stream that puts a batch into micro-batches; None where there are none.
         public: public examples; None where the method uses none.
         past: the last iterates, newest first.
         physical: how many examples are in memory at once.
@@ -80,8 +83,8 @@ class Trainer:
     """
 
     procedure: Procedure
-    units: Units
     engine: GradientEngine
+    examples: Examples
     kept: Kept
     engine_name: str
     theta: Tensor
@@ -90,6 +93,7 @@ class Trainer:
     origin: dict[str, str] = field(default_factory=dict)
     noise: NoiseSource
     sampler: Sampler
+    microbatches: MicroBatchAssignment | None
     public: PublicData | None
     past: deque[Tensor]
     physical: PhysicalBatch
@@ -149,14 +153,15 @@ class Trainer:
         side, origin = side_information(procedure.method, material, choice.engine.flat, public)
         if public is not None:
             theta = public.warm(theta)
+        engine, examples = of_units(procedure, material, choice.engine, side)
         return cls(
             procedure=procedure,
-            units=private_units(procedure, material, choice.engine, side),
-            engine=choice.engine,
+            engine=engine,
+            examples=examples,
             kept=Kept(network, material.losses, counters),
             engine_name=f"{choice.name}: {choice.reason}",
             theta=theta,
-            state=State(like=theta, shapes=choice.engine.flat.shapes),
+            state=State(like=theta, shapes=engine.flat.shapes),
             known=Public(
                 noise_multiplier=procedure.noise_factor * noise_multiplier,
                 expected_batch_size=procedure.mechanism.denominator,
@@ -168,6 +173,7 @@ class Trainer:
             origin=origin,
             noise=noise_source(procedure, theta),
             sampler=sampler(procedure),
+            microbatches=microbatches(procedure),
             public=public,
             past=deque(maxlen=method.iterates()),
             physical=PhysicalBatch(choice.size),
@@ -179,7 +185,7 @@ class Trainer:
 
     def scale_spread(self) -> float | None:
         """Return q99/q1 over coordinates of what gradients were last multiplied by, or None."""
-        engine = self.units.engine
+        engine = self.engine
         scale = engine.scale if isinstance(engine, UserEngine) else self.scale
         if scale is None:
             return None
@@ -214,7 +220,7 @@ class Trainer:
         self.physical.size = min(self.ranks.each(self.physical.size))
         while self.state.step < self.procedure.steps:
             batch = self.ranks.same(self.sampler.sample)
-            with clock.training(self.units.examples_in(batch)):
+            with clock.training(self.engine.examples_of(batch)):
                 self.step(batch)
             # Layers that are known keep nothing; at the end, every value is compared.
             last = self.state.step == self.procedure.steps
@@ -232,8 +238,8 @@ class Trainer:
             batch: the drawn examples (or users), indices of shape (b,); b may be 0.
         """
         t, method = self.state.step + 1, self.procedure.method
-        key = self.ranks.same(lambda: step_key(self.procedure, t))
-        batch, groups = self.ranks.share(*self.ranks.same(lambda: self.units.arrange(batch)))
+        key = self.ranks.same(lambda: self._key(t))
+        batch, groups = self.ranks.share(*self.ranks.same(lambda: self._arranged(batch)))
         self.past.appendleft(self.theta)
 
         def clipped_sum(clipping: Clipping) -> ClippedSum:
@@ -242,13 +248,13 @@ class Trainer:
             if not self.procedure.clips:  # never in a private run
                 clipping = replace(clipping, clip_norm=None)
             if groups is not None:
-                clipping = replace(clipping, group_size=self.units.size, groups=groups)
-            engine, population = self.units.engine, self.units.population
+                size = self.procedure.mechanism.microbatches.size
+                clipping = replace(clipping, group_size=size, groups=groups)
             views = self.procedure.training.views
             for attempt in self.physical.attempts():
                 with attempt as size:
                     share = self.sums(
-                        LogicalBatch(engine, population, batch, clipping, size, views)
+                        LogicalBatch(self.engine, self.examples, batch, clipping, size, views)
                     )
             return ClippedSum(self.ranks.total(share))
 
@@ -272,6 +278,19 @@ class Trainer:
             share = self.procedure.training.average.share(t, self.procedure.steps)
             self.average = torch.lerp(self.average, self._last(), share)
 
+    def _key(self, t: int) -> int:
+        """Return the key of a step, which decides the dropout masks and views of its examples.
+
+        It follows from the seed and the step, so that a resumed run draws the same ones; with
+        secure noise it is fresh and secret.
+        """
+        secure, seed = self.procedure.secure_noise, self.procedure.seed
+        return secrets.randbits(64) if secure else derive("dropout", seed, t)
+
+    def _arranged(self, batch: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return a batch in the order to process it, and the micro-batch of each unit, if any."""
+        return (batch, None) if self.microbatches is None else self.microbatches.arrange(batch)
+
     def _noise(self, query: Query) -> list[Tensor]:
         """Return the noise of a step, drawn once, whatever the number of processes."""
         if not query.draws:
@@ -290,7 +309,7 @@ class Trainer:
             "noise": self.noise,
             "sampler": self.sampler,
             "public": self.public,
-            "micro-batches": self.units.assignment,
+            "micro-batches": self.microbatches,
             "diagnostics": self.diagnostics,
         }
         return {name: part for name, part in parts.items() if part is not None}
