@@ -59,7 +59,6 @@ def take(optimizer: Method, state: State, t: int, constants: Public | None = Non
         constants or public(optimizer, D, seed=t),
         clipped_sum=form,
         noise=noise(optimizer, t),
-        past=[torch.zeros(D, dtype=torch.float64)] * (t - 1),
     )
 
 
@@ -181,10 +180,11 @@ def test_resumed_from_a_saved_state_it_takes_the_same_steps(
     for t in range(1, 4):
         take(optimizer, state, t)
     assert all(isinstance(value, Tensor) for value in state.buffers.values())
-    torch.save({"step": state.step, "buffers": state.buffers}, tmp_path / "state.pt")
+    torch.save(state.get_state(), tmp_path / "state.pt")
     uninterrupted = [take(optimizer, state, t) for t in range(4, STEPS + 1)]
     saved = torch.load(tmp_path / "state.pt", weights_only=True)
-    resumed = State(state.like, saved["step"], saved["buffers"])
+    resumed = new_state()
+    resumed.set_state(saved)
     for t, expected in zip(range(4, STEPS + 1), uninterrupted, strict=True):
         assert torch.equal(take(build(name, **options), resumed, t), expected)
 
@@ -242,7 +242,6 @@ def test_an_update_depends_on_private_data_through_released_values_alone(name: s
                 constants,
                 clipped_sum=form,
                 noise=normals(query.draws, seed=t, d=width(optimizer)),
-                past=[theta] * (t - 1),
                 cross=cross,
             )
         return theta
@@ -266,7 +265,7 @@ def test_the_passes_that_are_counted_are_those_that_a_step_takes(
         return ClippedSum(clipping.of.zeros(theta) + 1)
 
     theta = torch.zeros(D, dtype=torch.float64)
-    constants = public(optimizer, D)
+    state.past, constants = (theta,) * 8, public(optimizer, D)
     step(
         theta,
         optimizer,
@@ -274,7 +273,6 @@ def test_the_passes_that_are_counted_are_those_that_a_step_takes(
         constants,
         clipped_sum=form,
         noise=noise(optimizer, 1),
-        past=[theta] * 8,
     )
     at_minimum = optimizer.query.of.spends > 0  # as many sums as the solver asks for
     assert taken > optimizer.passes() if at_minimum else taken == optimizer.passes()

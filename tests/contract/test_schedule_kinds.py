@@ -178,7 +178,6 @@ def followed(optimizer: Method, numbers: Any, steps: int) -> list[Tensor]:
             public(optimizer, d, total_steps=steps, seed=t),
             clipped_sum=rows,
             noise=noise,
-            past=found[-2::-1],
         )
         found.append(theta)
     return found

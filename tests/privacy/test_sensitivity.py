@@ -133,7 +133,6 @@ def clippings(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
             constants,
             clipped_sum=form,
             noise=normals,
-            past=[theta] * (t - 1),
         )
     yield from seen.values()
 

@@ -116,7 +116,6 @@ def test_no_trajectory_costs_more_than_the_accountant_says(
                 replace(constants, sensitivity_factor=factor, total_steps=steps),
                 clipped_sum=run.clipped_sum,
                 noise=[run.normal(drawn) for _ in range(optimizer.query.draws)],
-                past=[theta] * (t - 1),
                 cross=run.cross,
             )
         parts = participation_under("full", examples=9, expected_batch_size=9, steps=steps)

@@ -101,10 +101,10 @@ def test_a_copy_of_the_memory_has_tensors_of_its_own() -> None:
     assert copy.buffers.keys() == {"m"}
 
 
-def test_a_checkpoint_holds_the_step_and_every_buffer() -> None:
+def test_a_checkpoint_holds_the_step_every_buffer_and_past_iterates() -> None:
     buffers = {"v": vector(9, 9), "m": vector(1, 2)}
-    saved = State(vector(0, 0), 4, buffers).get_state()
-    assert saved.keys() == {"step", "buffer v", "buffer m"}
+    saved = State(vector(0, 0), 4, buffers, past=(vector(3, 3), vector(5, 5))).get_state()
+    assert saved.keys() == {"step", "buffer v", "buffer m", "past 0", "past 1"}
     again = memory(1, old=vector(7, 7))
     again.set_state(saved)
     assert type(again.step) is int
@@ -113,6 +113,7 @@ def test_a_checkpoint_holds_the_step_and_every_buffer() -> None:
         "v": [9, 9],
         "m": [1, 2],
     }
+    assert [one.tolist() for one in again.past] == [[3, 3], [5, 5]]
 
 
 def test_a_vector_is_split_into_the_shapes_of_the_parameters() -> None:

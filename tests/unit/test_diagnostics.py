@@ -13,10 +13,11 @@ import torch
 from budgets import budget
 from every_method import build
 
-from clipnoise.core.clipping import Clipping
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public
 from clipnoise.methods.privatize_then_adapt.dp_adambc import DPAdamBC
+from clipnoise.privacy.queries import ClippedMean
 from clipnoise.run.diagnostics import BINS, Diagnostics
 from clipnoise.run.outcome import Outcome, Recorded
 from clipnoise.run.provenance import Provenance
@@ -54,6 +55,23 @@ def test_moments_of_a_constant_value_are_that_value_and_its_square() -> None:
             assert said[f"update_{kind}.{key}"] == pytest.approx(1)
     assert said["v_corrected.mean"] == pytest.approx(0.09 - PHI)
     assert said["update_corrected.mean"] == pytest.approx(0.3 / math.sqrt(0.09 - PHI))
+
+
+def test_what_crosses_is_released_as_it_is_and_seen_with_and_without_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the sum (3, 6), at B = 10, C = 2 and σ = 0.5, noise (1, −1) leaves (0.4, 0.5)."""
+    crossing = (ClippedMean(), Clipping(2.0), [torch.tensor([1.0, -1.0])], PUBLIC)
+    seen: list[torch.Tensor] = []
+    watching = Diagnostics(adambc(), torch.zeros(2))
+    monkeypatch.setattr(watching, "observe", lambda *given: seen.extend(given[:2]))
+    released = watching.cross(ClippedSum(torch.tensor([3.0, 6.0])), *crossing)
+    for value, expected in (
+        (released[0], [0.4, 0.5]),
+        (seen[0], [0.4, 0.5]),
+        (seen[1], [0.3, 0.6]),
+    ):
+        torch.testing.assert_close(value, torch.tensor(expected))
 
 
 def test_the_norm_is_counted_in_clip_norms_at_every_step() -> None:

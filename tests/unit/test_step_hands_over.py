@@ -1,4 +1,4 @@
-"""What a step hands to the engine, the crossing, the observer and the method."""
+"""What a step hands to the engine, the crossing and the method."""
 
 from __future__ import annotations
 
@@ -66,6 +66,11 @@ class Recording(PrivateMethod):
         return -self.learning_rate * released[0] if self.returned is None else self.returned
 
 
+def before(step: int = 0, *older: Tensor) -> State:
+    """Return the memory before a step at θ; the iterate before θ, and older ones, are known."""
+    return State(THETA, step, past=(BEFORE, *older))
+
+
 class Engine:
     """Answers with one sum where vectors are clipped, and with another where they are not."""
 
@@ -78,7 +83,8 @@ class Engine:
 
 
 def test_a_private_step_forms_a_sum_crosses_once_and_adds_the_update() -> None:
-    method, engine, state = Recording(learning_rate=0.1, clip_norm=0.5), Engine(), State(THETA, 6)
+    method, engine = Recording(learning_rate=0.1, clip_norm=0.5), Engine()
+    state = before(6, vector(9, 9))
     crossed: list[Any] = []
 
     def cross(*given: Any) -> Any:
@@ -92,7 +98,6 @@ def test_a_private_step_forms_a_sum_crosses_once_and_adds_the_update() -> None:
         PUBLIC,
         clipped_sum=engine,
         noise=[NOISE],
-        past=[BEFORE, vector(9, 9)],
         cross=cross,
     )
     (clipping,) = engine.asked
@@ -109,6 +114,7 @@ def test_a_private_step_forms_a_sum_crosses_once_and_adds_the_update() -> None:
     assert crossing is clipping
     assert noise == [NOISE]
     assert constants is PUBLIC
+    assert [one is THETA for one in state.past] == [True]  # the method reads one that is past
     (((released,), number, like, public, _),) = method.handed
     torch.testing.assert_close(released, RELEASED)
     assert (number, like is THETA, public is PUBLIC, state.step) == (7, True, True, 7)
@@ -119,30 +125,10 @@ def test_a_private_step_forms_a_sum_crosses_once_and_adds_the_update() -> None:
 def test_a_step_has_the_number_of_its_schedule_in_that_step() -> None:
     falling = LinearSchedule(peak=1.0)
     method = Recording(learning_rate=falling, clip_norm=0.5)  # type: ignore[arg-type]
-    step(THETA, method, State(THETA, 4), PUBLIC, clipped_sum=Engine(), noise=[NOISE], past=[BEFORE])
+    step(THETA, method, before(4), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
     (*_, rate) = method.handed[0]
     assert rate == falling.at(5, 10) == pytest.approx(0.6)
     assert method.at(5, 10).query is method.query
-
-
-def test_an_observer_sees_the_release_with_and_without_noise() -> None:
-    seen: list[Any] = []
-    method, engine = Recording(learning_rate=0.1, clip_norm=0.5), Engine()
-    step(
-        THETA,
-        method,
-        State(THETA),
-        PUBLIC,
-        clipped_sum=engine,
-        noise=[NOISE],
-        past=[BEFORE],
-        observe=lambda *given: seen.append(given),
-    )
-    ((released, clean, clipping, public),) = seen
-    torch.testing.assert_close(released, RELEASED)
-    torch.testing.assert_close(clean, TOTAL / 4)
-    assert clipping is engine.asked[0]
-    assert public is PUBLIC
 
 
 class Bound(ClippedMean):
@@ -176,7 +162,7 @@ class Unscaled(Knowing):
 
 
 def test_an_oracle_is_handed_clean_values_and_the_gradient_that_its_scale_read() -> None:
-    method, engine, state = Knowing(learning_rate=0.1, clip_norm=0.5), Engine(), State(THETA)
+    method, engine, state = Knowing(learning_rate=0.1, clip_norm=0.5), Engine(), before()
     found = step(THETA, method, state, PUBLIC, clipped_sum=engine, noise=[NOISE])
     first, second = engine.asked
     assert first.clip_norm is None
@@ -194,7 +180,7 @@ def test_an_oracle_is_handed_clean_values_and_the_gradient_that_its_scale_read()
 
 def test_an_oracle_without_a_scale_asks_for_no_gradient() -> None:
     method, engine = Unscaled(learning_rate=0.1, clip_norm=0.5), Engine()
-    step(THETA, method, State(THETA), PUBLIC, clipped_sum=engine, noise=[NOISE])
+    step(THETA, method, before(), PUBLIC, clipped_sum=engine, noise=[NOISE])
     assert len(engine.asked) == 1
     assert method.handed[0][3].gradient is None
     assert (Unscaled.reads_gradient(), method.passes()) == (False, 1)
@@ -206,7 +192,7 @@ def test_clean_values_are_those_of_the_query_at_the_clip_norm() -> None:
         query = Bound()
 
     method = Bounded(learning_rate=0.1, clip_norm=0.5)
-    step(THETA, method, State(THETA), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
+    step(THETA, method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
     assert method.handed[0][3].values[0].tolist() == [0.5, 1.5]
 
 
@@ -230,9 +216,7 @@ def test_an_update_of_another_shape_is_refused_with_its_file_and_class(
     method = Recording(learning_rate=0.1, clip_norm=0.5, returned=returned)
     message = rf"{__file__}: class Recording: update must return .* shape \(2,\): {said}"
     with pytest.raises(UserError, match=message):
-        step(
-            THETA, method, State(THETA), PUBLIC, clipped_sum=Engine(), past=[BEFORE], noise=[NOISE]
-        )
+        step(THETA, method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
 
 
 def test_an_update_that_reads_what_was_never_written_is_refused() -> None:
@@ -245,9 +229,7 @@ def test_an_update_that_reads_what_was_never_written_is_refused() -> None:
 
     method = Mistyped(learning_rate=0.1, clip_norm=0.5)
     with pytest.raises(UserError, match=r"class Mistyped: state\['momentun'\] .*momentum"):
-        step(
-            THETA, method, State(THETA), PUBLIC, clipped_sum=Engine(), past=[BEFORE], noise=[NOISE]
-        )
+        step(THETA, method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
 
 
 def test_what_is_released_of_something_else_than_was_taken_is_refused() -> None:
@@ -276,9 +258,7 @@ def test_a_class_of_no_loaded_file_is_named_by_its_module() -> None:
 
     method = Typed(learning_rate=0.1, clip_norm=0.5, returned=0.5)
     with pytest.raises(UserError, match=r"^typed_by_hand: class Typed: update must return"):
-        step(
-            THETA, method, State(THETA), PUBLIC, clipped_sum=Engine(), past=[BEFORE], noise=[NOISE]
-        )
+        step(THETA, method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
 
 
 def test_a_point_without_a_weight_is_refused() -> None:

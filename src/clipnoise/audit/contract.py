@@ -102,7 +102,7 @@ def check_denominator(moment: Moment) -> Finding:
     copies is clipped, so there the noise must stay as large as it is. The moment has a bench of
     `least_squares`.
     """
-    subject, theta = moment.subject, moment.iterates[0]
+    subject, theta = moment.subject, moment.theta
     example = realise(torch.ones(1, len(theta), dtype=theta.dtype), theta)
 
     def size(count: int) -> float:

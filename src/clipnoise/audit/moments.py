@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -37,28 +36,28 @@ Side = tuple["DenseExamples", "Tensor"]  # a dataset and the rows of its batch
 
 @dataclass(frozen=True)
 class Moment:
-    """What is public before a step: memory, constants and iterates.
+    """What is public before a step: memory, constants and parameters.
 
     Attributes:
         subject: the method, and what forms its sums.
         bench: network and data.
         state: the method's memory; copied before each use.
         public: the constants of the run and the public gradient of the step.
-        iterates: newest first.
+        theta: θ.
     """
 
     subject: Subject
     bench: Bench
     state: State
     public: Public
-    iterates: list[Tensor]
+    theta: Tensor
 
     @property
     def clipping(self) -> Clipping:
         """The clipping of the step."""
         state = self.state.copy()
         state.step += 1
-        return self.subject.method.clipping(self.iterates, state, self.public)
+        return self.subject.method.clipping([self.theta, *state.past], state, self.public)
 
     def release(
         self,
@@ -83,20 +82,19 @@ class Moment:
         method, recorder = self.subject.method, Recorder(self.subject.cross)
         taker = self.bench.engine if engine is None else engine
         rows = torch.arange(len(examples)) if batch is None else batch
-        none = [method.query.noise_like(self.iterates[0])] * method.query.draws
+        none = [method.query.noise_like(self.theta)] * method.query.draws
 
         def form(clipping: Clipping) -> ClippedSum:
             logical = LogicalBatch(taker, examples, rows, clipping, size)
             return ClippedSum(self.subject.form(logical))
 
         step(
-            self.iterates[0],
+            self.theta,
             method,
             self.state.copy(),
             replace(self.public, noise_multiplier=sigma),
             clipped_sum=form,
             noise=none if noise is None else noise,
-            past=self.iterates[1:],
             cross=recorder,
         )
         return recorder.releases[-1]
@@ -145,8 +143,7 @@ def life(
     """
     draw = torch.Generator().manual_seed(0)
     theta, method = bench.theta, subject.method
-    state, past = State(like=theta), deque([theta], maxlen=method.iterates())
-    like = method.query.noise_like(theta)
+    state, like = State(like=theta), method.query.noise_like(theta)
 
     def normal(shape: torch.Size = theta.shape) -> Tensor:
         return torch.randn(shape, generator=draw, dtype=theta.dtype)
@@ -162,7 +159,7 @@ def life(
             side_information=side,
         )
         if t in attacked:
-            yield Moment(subject, bench, state, public, list(past))
+            yield Moment(subject, bench, state, public, theta)
         state = state.copy()
         rows = torch.randperm(len(bench.pool), generator=draw)[: round(expected_batch_size)]
 
@@ -178,6 +175,4 @@ def life(
             public,
             clipped_sum=form,
             noise=[normal(like.shape) for _ in range(method.query.draws)],
-            past=list(past)[1:],
         )
-        past.appendleft(theta)

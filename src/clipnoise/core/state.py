@@ -76,7 +76,7 @@ class Public:
 
 @dataclass
 class State:
-    """What a method remembers between steps: named flat buffers, all zero at the start.
+    """What a method remembers between steps: iterates, and flat buffers, all zero at the start.
 
     Attributes:
         like: θ before the step, shape (d,); the buffers have its dtype and device.
@@ -84,6 +84,7 @@ class State:
         buffers: the memory itself; plain data, so that a checkpoint can hold it.
         unwritten: the buffers that were read before they were written.
         shapes: of the parameters that θ holds one after another; one vector if not known.
+        past: the iterates before the next one, newest first; as many as the method reads.
     """
 
     like: Tensor
@@ -91,6 +92,7 @@ class State:
     buffers: dict[str, Tensor] = field(default_factory=dict)
     unwritten: set[str] = field(default_factory=set)
     shapes: tuple[tuple[int, ...], ...] = ()
+    past: tuple[Tensor, ...] = ()
 
     def __getitem__(self, name: str) -> Tensor:
         """Return a buffer; one that was not written yet is zero, and must be by the step's end."""
@@ -126,27 +128,31 @@ class State:
     def copy(self) -> State:
         """Return the same memory in tensors of its own."""
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        return State(self.like, self.step, buffers, shapes=self.shapes)
+        return State(self.like, self.step, buffers, shapes=self.shapes, past=self.past)
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector of shape (d,) in the shapes of the parameters."""
         return split(vector, self.shapes or (vector.shape,))
 
     def get_state(self) -> dict[str, Tensor]:
-        """Return the step number and the buffers, for a checkpoint."""
+        """Return the step number, the buffers and the past iterates, for a checkpoint."""
         import torch
 
         held = {f"buffer {name}": value for name, value in self.buffers.items()}
-        return {"step": torch.tensor(self.step), **held}
+        past = {f"past {age}": iterate for age, iterate in enumerate(self.past)}
+        return {"step": torch.tensor(self.step), **held, **past}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """Go to a saved step; those that follow are the same bit for bit."""
         self.step = int(state["step"])
+        held = {name: value.to(self.like.device) for name, value in state.items()}
         self.buffers = {
-            name.removeprefix("buffer "): value.to(self.like.device)
-            for name, value in state.items()
-            if name != "step"
+            name.removeprefix("buffer "): value
+            for name, value in held.items()
+            if name.startswith("buffer ")
         }
+        ages = range(sum(name.startswith("past ") for name in held))
+        self.past = tuple(held[f"past {age}"] for age in ages)
 
     def decay(self, name: str, value: Tensor, beta: float) -> Tensor:
         """Update the running average x ← βx + (1−β)·value in place and return it.

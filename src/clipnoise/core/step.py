@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from clipnoise.core.state import Public, State
 
 
-# The signature of `privatize`; an audit may pass something else in its place.
+# The signature of `privatize`; diagnostics and audits may pass something else in its place.
 Crossing = Callable[
     ["ClippedSum", "Query", "Clipping", "Sequence[Tensor]", "Public"], tuple[Released, ...]
 ]
-# Called with (released, the same without noise, clipping, public), in non-private runs only.
-Observer = Callable[["Tensor", "Tensor", "Clipping", "Public"], None]
 
 
 def privatize(
@@ -119,24 +117,20 @@ def step(
     *,
     clipped_sum: Callable[[Clipping], ClippedSum],
     noise: Sequence[Tensor] = (),
-    past: Sequence[Tensor] = (),
     cross: Crossing = privatize,
-    observe: Observer | None = None,
 ) -> Tensor:
     """Take one step of any method and return the new parameters.
 
     Args:
         theta: θ, shape (d,). The caller owns it: it is not changed, and a new vector is returned.
         method: the optimizer.
-        state: its memory; its step counter is advanced.
+        state: its memory; its step counter is advanced, and θ is kept if the method reads it later.
         public: what is known without private data.
         clipped_sum: the only access to private data: Σ v_i of the batch, from a gradient engine.
         noise: standard normal tensors, one per noisy component of the query, as long as the
             longest.
-        past: the iterates before θ, newest first; as many as the method reads, or all there are.
-        cross: `privatize`; an audit passes one that records, or one with a deliberate mistake.
-        observe: called with the first released value, with and without noise, in a run that is
-            marked non-private; None in any other.
+        cross: `privatize`; diagnostics and audits pass one that records, or that has a deliberate
+            mistake.
 
     Returns:
         θ after the step, shape (d,).
@@ -146,7 +140,7 @@ def step(
     """
     state.step, state.like = state.step + 1, theta
     query, method = method.query, method.at(state.step, public.total_steps)
-    clipping = method.clipping([theta, *past], state, public)
+    clipping = method.clipping([theta, *state.past], state, public)
     gradient = None
     if isinstance(method, OracleMethod) and method.reads_gradient():  # never private
         gradient = _clean_mean(clipped_sum(Clipping(clip_norm=None).at(theta)), public)
@@ -155,15 +149,13 @@ def step(
         clipping, noise = _at_minimum(query, clipping.of, clipping, clipped_sum, noise, public)
     total = clipped_sum(clipping)
     released = cross(total, query, clipping, noise, public)
-    if observe is not None:
-        (clean, *_) = _clean_values(total, query, clipping, public)
-        observe(released[0], clean, clipping, public)
     if isinstance(method, OracleMethod):
-        values = _clean_values(total, query, clipping, public)
+        values = clean_values(total, query, clipping, public)
         change = method.oracle_update(released, state, public, Clean(values, gradient))
     else:
         change = method.update(released, state, public)
     _check_update(method, state, change, theta)
+    state.past = (theta, *state.past)[: method.iterates() - 1]
     return theta + change
 
 
@@ -220,8 +212,8 @@ def _clean_mean(total: ClippedSum, public: Public) -> Tensor:
     return _SEALED[total] / public.expected_batch_size
 
 
-def _clean_values(
+def clean_values(
     total: ClippedSum, query: Query, clipping: Clipping, public: Public
 ) -> tuple[Tensor, ...]:
-    """Return what would be released without noise."""
+    """Return what would be released without noise: for oracles and runs marked non-private."""
     return query.values(_clean_mean(total, public), clipping.bound)

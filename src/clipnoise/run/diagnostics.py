@@ -6,14 +6,16 @@ They read what privacy protects, so a run with diagnostics is non-private whatev
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from clipnoise.core.clipping import Clipping
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.method import Method
+from clipnoise.core.query import Query, Released
 from clipnoise.core.state import Public, State
+from clipnoise.core.step import clean_values, privatize
 from clipnoise.resumable import gather, restore
 from clipnoise.run.outcome import Histogram, Recorded
 
@@ -51,6 +53,20 @@ class Diagnostics:
         self._private, self._clipped = State(like), State(like)
         self._phi = 0.0
         self._rows: list[list[float]] = []  # SERIES, one row a step
+
+    def cross(
+        self,
+        total: ClippedSum,
+        query: Query,
+        clipping: Clipping,
+        noise: Sequence[Tensor],
+        public: Public,
+    ) -> tuple[Released, ...]:
+        """Cross the privacy boundary as `privatize` does, and take in what is released."""
+        released = privatize(total, query, clipping, noise, public)
+        (clean, *_) = clean_values(total, query, clipping, public)
+        self.observe(released[0], clean, clipping, public)
+        return released
 
     def observe(self, released: Tensor, clean: Tensor, clipping: Clipping, public: Public) -> None:
         """Take in a step: its first released value, and the same without noise, shape (d,)."""

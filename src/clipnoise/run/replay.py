@@ -107,7 +107,7 @@ def replay(
     size = constants.microbatch_size
     microbatches = MicroBatches(size, constants.microbatch_accounting)
     gradients = _gradients(optimizer, per_example_gradients)
-    steps, points, width, dimension = gradients.shape
+    steps, _, width, dimension = gradients.shape
     normals = _tensor("noise", noise, (2, 3))
     normals = normals[:, None] if normals.ndim == 2 else normals
     start = _tensor("initial", initial, (1,))
@@ -149,7 +149,6 @@ def replay(
             replace(public, gradient=None if at_public is None else at_public[t]),
             clipped_sum=form,
             noise=list(normals[t]),
-            past=iterates[-2 : -1 - points : -1],
         )
         iterates.append(theta)
     return torch.stack(iterates).numpy()

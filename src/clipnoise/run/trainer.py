@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -70,16 +69,15 @@ class Trainer:
         noise, sampler: the streams of noise and of batches.
         microbatches: the stream that puts a batch into micro-batches; None where there are none.
         public: public examples; None where the method uses none.
-        past: the last iterates, newest first.
         physical: how many examples are in memory at once.
         scale: s of the last step, shape (d,); None where nothing is scaled.
         average: θ̄ after the last step, shape (d,); None where the last iterate is published.
-        diagnostics: observes the steps; the run is then marked non-private. None otherwise.
+        diagnostics: observes what crosses; the run is then marked non-private. None otherwise.
         ranks: the processes that train together; the streams of noise, batches and micro-batches
             move in the first one alone.
         sums: how this process's share of a logical batch becomes a clipped sum; only an audit that
             tries out a mistake replaces it.
-        cross: how a sum crosses the privacy boundary; only an audit replaces it.
+        cross: how a sum crosses the privacy boundary; only diagnostics and audits replace it.
     """
 
     procedure: Procedure
@@ -95,7 +93,6 @@ class Trainer:
     sampler: Sampler
     microbatches: MicroBatchAssignment | None
     public: PublicData | None
-    past: deque[Tensor]
     physical: PhysicalBatch
     scale: Tensor | None = None
     average: Tensor | None = None
@@ -154,6 +151,7 @@ class Trainer:
         if public is not None:
             theta = public.warm(theta)
         engine, examples = of_units(procedure, material, choice.engine, side)
+        diagnostics = Diagnostics(method, theta) if training.diagnostics else None
         return cls(
             procedure=procedure,
             engine=engine,
@@ -175,10 +173,10 @@ class Trainer:
             sampler=sampler(procedure),
             microbatches=microbatches(procedure),
             public=public,
-            past=deque(maxlen=method.iterates()),
             physical=PhysicalBatch(choice.size),
             average=None if training.average is None else theta,
-            diagnostics=Diagnostics(method, theta) if training.diagnostics else None,
+            diagnostics=diagnostics,
+            cross=privatize if diagnostics is None else diagnostics.cross,
             ranks=ranks,
             **more,
         )
@@ -240,16 +238,13 @@ class Trainer:
         t, method = self.state.step + 1, self.procedure.method
         key = self.ranks.same(lambda: self._key(t))
         batch, groups = self.ranks.share(*self.ranks.same(lambda: self._arranged(batch)))
-        self.past.appendleft(self.theta)
 
         def clipped_sum(clipping: Clipping) -> ClippedSum:
             self.scale = clipping.scale
-            clipping = replace(clipping, key=key, examples=batch)
+            m = self.procedure.mechanism.microbatches.size
+            clipping = replace(clipping, key=key, examples=batch, groups=groups, group_size=m)
             if not self.procedure.clips:  # never in a private run
                 clipping = replace(clipping, clip_norm=None)
-            if groups is not None:
-                size = self.procedure.mechanism.microbatches.size
-                clipping = replace(clipping, group_size=size, groups=groups)
             views = self.procedure.training.views
             for attempt in self.physical.attempts():
                 with attempt as size:
@@ -269,9 +264,7 @@ class Trainer:
             public,
             clipped_sum=clipped_sum,
             noise=self._noise(method.query),
-            past=list(self.past)[1:],
             cross=self.cross,
-            observe=None if self.diagnostics is None else self.diagnostics.observe,
         )
         if self.average is not None:
             assert self.procedure.training.average is not None
@@ -316,10 +309,9 @@ class Trainer:
 
     def get_state(self) -> dict[str, Tensor]:
         """Return all that changes from step to step, for a checkpoint."""
-        past = {f"past {age}": iterate for age, iterate in enumerate(self.past)}
         size = torch.tensor(self.physical.size)
         average = {} if self.average is None else {"average": self.average}
-        return {"theta": self.theta, "physical": size, **average, **past, **gather(self._parts())}
+        return {"theta": self.theta, "physical": size, **average, **gather(self._parts())}
 
     def set_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go to a saved position; the steps that follow are the same bit for bit.
@@ -329,7 +321,7 @@ class Trainer:
         """
         device = self.theta.device
         for name, value in tensors.items():
-            parameters = name in ("theta", "average") or name.startswith("past ")
+            parameters = name in ("theta", "average") or name.startswith("state/past ")
             alike = (value.shape, value.dtype) == (self.theta.shape, self.theta.dtype)
             if parameters and not (alike and bool(value.isfinite().all())):
                 raise ValueError(f"{name} is not {self.theta.numel()} finite parameters")
@@ -338,8 +330,6 @@ class Trainer:
         self.theta = tensors["theta"].to(device)
         self.average = tensors["average"].to(device) if "average" in tensors else None
         self.physical.size = int(tensors["physical"])
-        ages = sum(name.startswith("past ") for name in tensors)
-        self.past.extend(tensors[f"past {age}"].to(device) for age in range(ages))
         restore(self._parts(), tensors)
 
     def evaluated(self) -> Tensor:

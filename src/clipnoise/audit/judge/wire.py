@@ -61,6 +61,7 @@ KINDS: Mapping[Any, Callable[[dict[str, Any]], Any]] = {
             **values,
             "unwritten": set(map(str, values["unwritten"])),
             "shapes": tuple(map(tuple, values["shapes"])),
+            "past": tuple(values["past"]),
         }
     ),
     Public: lambda values: Public(**values),
