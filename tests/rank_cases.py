@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,8 @@ def prepared(case: Case, cache: Path, ranks: Ranks, device: str = "cpu") -> Run:
     run = Run.prepare(case.spec, cache, device, noise_multiplier=SIGMA)
     run.ranks = ranks
     if case.engine:
-        run.engine = ENGINES[case.engine](run.engine.network, run.engine.losses)
+        engine = ENGINES[case.engine](run.engine.network, run.engine.losses)
+        run.units = replace(run.units, engine=engine)
     return run
 
 

@@ -197,7 +197,7 @@ def test_a_physical_batch_that_does_not_fit_is_halved_with_the_same_result(cache
         limit(run)
         for _ in run.steps(Clock()):
             pass
-        return run.physical.size, run.theta
+        return run.units.physical.size, run.theta
 
     def starve(run: Run) -> None:
         engine, real = run.engine, run.engine.clipped_sum

@@ -19,7 +19,8 @@ from clipnoise.audit.findings import Settings
 from clipnoise.audit.subject import subject
 from clipnoise.core.clipping import Clipping
 from clipnoise.data.digits import Digits
-from clipnoise.gradients.engine import GradientEngine, LogicalBatch, logical_sum
+from clipnoise.gradients.engine import GradientEngine
+from clipnoise.gradients.units import PhysicalBatch, PrivateUnits
 
 C = 1.0
 FAR = 1e12  # a clip norm that clips nothing
@@ -39,13 +40,12 @@ class ErrorFeedback:
         self.memory_norm, self.size = memory_norm, expected_batch_size
         self.memory: WeakKeyDictionary[GradientEngine, Tensor] = WeakKeyDictionary()
 
-    def __call__(self, batch: LogicalBatch) -> Tensor:
-        engine = batch.engine
+    def __call__(self, units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
+        engine = units.engine
         e = self.memory.get(engine, torch.zeros_like(engine.flat.theta))
-        clipped = logical_sum(batch) / self.size
+        clipped = units.clipped_sum(indices, clipping) / self.size
         known = getattr(engine, "known", None)  # the auditor knows the clipped sum of real examples
-        whole = replace(batch, clipping=replace(batch.clipping, clip_norm=FAR))
-        mean = logical_sum(whole) / self.size
+        mean = units.clipped_sum(indices, replace(clipping, clip_norm=FAR)) / self.size
         if known is not None:
             engine.known = known  # type: ignore[attr-defined]
         v = clipped + e * (self.memory_norm / e.norm().clamp(min=1e-30)).clamp(max=1.0)
@@ -68,7 +68,8 @@ def test_one_example_moves_every_later_step_by_b_times_the_norm_of_the_memory(
     def sums(first: int) -> list[Tensor]:
         form = ErrorFeedback(memory_norm, b)
         drawn = [torch.arange(first)] + [torch.arange(5)] * (steps - 1)
-        return [form(LogicalBatch(bench.engine, data, rows, clipping, 100)) for rows in drawn]
+        units = PrivateUnits(bench.engine, data, PhysicalBatch(100))
+        return [form(units, rows, clipping) for rows in drawn]
 
     moved = [float((one - other).norm()) for one, other in zip(sums(6), sums(5), strict=True)]
     assert moved[0] == pytest.approx(C)
@@ -88,7 +89,7 @@ EXPECTED_BATCH_SIZE = round(0.9 * (Digits().sizes()["train"] + SETTINGS.canaries
 
 @pytest.mark.long
 def test_the_audit_refutes_an_error_feedback_that_counts_as_released(cache: Path) -> None:
-    broken = subject("dp-sgd", form=ErrorFeedback(C, EXPECTED_BATCH_SIZE))
+    broken = subject("dp-sgd", sums=ErrorFeedback(C, EXPECTED_BATCH_SIZE))
     found = audit(broken, cache, SETTINGS)
     claimed, bound = found.claimed_epsilon, found.bound.epsilon
     assert found.verdict == "refuted"
@@ -99,5 +100,5 @@ def test_the_audit_refutes_an_error_feedback_that_counts_as_released(cache: Path
 
 
 def test_without_its_memory_it_is_dp_sgd_which_the_audit_does_not_refute(cache: Path) -> None:
-    plain = subject("dp-sgd", form=ErrorFeedback(0.0, EXPECTED_BATCH_SIZE))
+    plain = subject("dp-sgd", sums=ErrorFeedback(0.0, EXPECTED_BATCH_SIZE))
     assert audit(plain, cache, replace(SETTINGS, runs=3)).verdict == "not refuted"

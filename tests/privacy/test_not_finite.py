@@ -18,13 +18,12 @@ from clipnoise.data.base import Examples
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.engine import (
     GradientEngine,
-    LogicalBatch,
     OneByOne,
     VmapEngine,
-    logical_sum,
 )
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.uses import ParameterGradient
+from clipnoise.gradients.units import PhysicalBatch, PrivateUnits
 from clipnoise.gradients.users import UserEngine
 
 ENGINES: tuple[type[GradientEngine], ...] = (OneByOne, VmapEngine, FactoredEngine)
@@ -187,10 +186,12 @@ def test_a_logical_batch_with_a_bad_example_is_the_same_in_any_physical_batch_si
     engine = FactoredEngine(linear(), weighted)
     theta, data = engine.flat.theta.clone(), Examples(*with_bad("an infinite input"))
     rest = torch.tensor([i for i in range(COUNT) if i != BAD])
-    total = logical_sum(
-        LogicalBatch(engine, data, torch.arange(COUNT), Clipping(C).at(theta), size)
+    total = PrivateUnits(engine, data, PhysicalBatch(size)).clipped_sum(
+        torch.arange(COUNT), Clipping(C).at(theta)
     )
-    expected = logical_sum(LogicalBatch(engine, data, rest, Clipping(C).at(theta), 100))
+    expected = PrivateUnits(engine, data, PhysicalBatch(100)).clipped_sum(
+        rest, Clipping(C).at(theta)
+    )
     torch.testing.assert_close(total, expected)
 
 

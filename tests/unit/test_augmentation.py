@@ -17,8 +17,8 @@ from clipnoise.data.images import PADDING, Augmentation, CifarImages, augmented,
 from clipnoise.data.rows import StoredRows
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
-from clipnoise.gradients.engine import LogicalBatch, logical_sum
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.units import PhysicalBatch, PrivateUnits
 from clipnoise.run.spec import from_mapping
 from clipnoise.run.train import Run
 from clipnoise.seeds import words
@@ -100,8 +100,8 @@ def test_one_example_moves_the_sum_by_at_most_the_clip_norm(
 
     def total(batch: list[int], size: int = 100) -> Tensor:
         clipping = Clipping(clip_norm=0.1, key=KEY)
-        return logical_sum(
-            LogicalBatch(engine, examples, torch.tensor(batch), clipping.at(theta), size)
+        return PrivateUnits(engine, examples, PhysicalBatch(size)).clipped_sum(
+            torch.tensor(batch), clipping.at(theta)
         )
 
     whole = total(list(range(12)))

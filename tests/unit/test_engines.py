@@ -19,14 +19,13 @@ from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import (
     GradientEngine,
-    LogicalBatch,
     OneByOne,
     VmapEngine,
-    logical_sum,
     pieces,
     whole_groups,
 )
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.units import PhysicalBatch, PrivateUnits
 
 ENGINES: list[type[GradientEngine]] = [VmapEngine, FactoredEngine]
 every_engine = pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.name)
@@ -153,7 +152,7 @@ def test_physical_batches_add_up_to_the_logical_batch(
     batch = torch.tensor([17, 0, 3, 4, 5, 9, 10, 11, 13, 19, 18])
     thetas = iterates(engine, len(clipping.weights))
     whole = engine.clipped_sum(data.inputs[batch], data.targets[batch], clipping.at(*thetas))
-    parts = logical_sum(LogicalBatch(engine, data, batch, clipping.at(*thetas), size))
+    parts = PrivateUnits(engine, data, PhysicalBatch(size)).clipped_sum(batch, clipping.at(*thetas))
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-6)
 
 
@@ -165,8 +164,8 @@ def test_an_empty_logical_batch_gives_the_zero_vector(
     engine = kind(build("shared layer"), losses)
     data = Examples(*examples("shared layer", 5))
     empty = torch.zeros(0, dtype=torch.int64)
-    total = logical_sum(
-        LogicalBatch(engine, data, empty, Clipping(1.0).at(*iterates(engine, 1)), size)
+    total = PrivateUnits(engine, data, PhysicalBatch(size)).clipped_sum(
+        empty, Clipping(1.0).at(*iterates(engine, 1))
     )
     assert total.shape == engine.flat.theta.shape
     assert not total.any()

@@ -16,8 +16,9 @@ from clipnoise.data.base import DenseExamples, Examples
 from clipnoise.errors import UserError
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.dropout import ExampleDropout, Masks, _mixed
-from clipnoise.gradients.engine import GradientEngine, LogicalBatch, logical_sum
+from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.units import PhysicalBatch, PrivateUnits
 
 KEY = 0x0123456789ABCDEF
 
@@ -192,8 +193,8 @@ def total(engine: GradientEngine, examples: Examples, batch: list[int], **option
     theta = engine.flat.theta.clone()
     clipping = Clipping(clip_norm=0.1, key=KEY, weights=(0.7, 0.3))
     iterates, size = [theta, 1.1 * theta], options.get("size", 100)
-    return logical_sum(
-        LogicalBatch(engine, examples, torch.tensor(batch), clipping.at(*iterates), size)
+    return PrivateUnits(engine, examples, PhysicalBatch(size)).clipped_sum(
+        torch.tensor(batch), clipping.at(*iterates)
     )
 
 

@@ -22,11 +22,11 @@ from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
 from clipnoise.errors import UserError, out_of_memory
 from clipnoise.files import remove_unfinished, require_writable
+from clipnoise.gradients.units import PhysicalBatch
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.run.checkpoint import InterruptedRunError, StopRequest
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.job import _stopped_together
-from clipnoise.run.memory import PhysicalBatch
 from clipnoise.run.outcome import LostRankError
 from clipnoise.run.results import read_run, run_folder, set_aside
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
@@ -174,7 +174,7 @@ held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesi
 room = int(sys.argv[3]) * 2**20
 resource.setrlimit(resource.RLIMIT_AS, (held + room, held + room))
 run.step(batch)
-print(json.dumps([run.physical.size, float(run.theta.double().norm())]))
+print(json.dumps([run.units.physical.size, float(run.theta.double().norm())]))
 """
 
 
@@ -196,7 +196,7 @@ def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_resu
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     smaller, norm = json.loads(done.stdout)
-    assert smaller < whole.physical.size == 1300
+    assert smaller < whole.units.physical.size == 1300
     assert norm == pytest.approx(float(whole.theta.double().norm()), rel=1e-5)
 
 

@@ -202,4 +202,4 @@ def test_processes_take_the_smallest_size_of_theirs(cache: Path) -> None:
     run = Run.prepare(spec(), cache, "cpu")
     run.ranks = Small()
     next(run.steps(Clock()))
-    assert run.physical.size == 16
+    assert run.units.physical.size == 16

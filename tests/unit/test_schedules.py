@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from operator import mul
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ import yaml
 from budgets import budget
 from torch import Tensor
 
-from clipnoise.audit.subject import subject
+from clipnoise.audit.subject import SummedBy, subject
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.schedule import KINDS, CosineSchedule
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import privatize
 from clipnoise.errors import UserError
+from clipnoise.gradients.units import PrivateUnits
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
 from clipnoise.run.choice import Choice, Tried, in_words, resolve
 from clipnoise.run.job import run_job
@@ -164,15 +165,13 @@ def test_the_noise_of_a_step_is_in_proportion_to_the_clip_norm_of_that_step(
 def test_no_sum_exceeds_the_clip_norm_of_its_step(cache: Path) -> None:
     run = prepared(spec({"clip_norm": {"kind": "linear", "peak": 0.1, "final": 0.01}}), cache)
     seen = []
-    sums = run.sums
 
-    def watched(batch: Any) -> Tensor:
-        alone = replace(batch, indices=batch.indices[:1])
-        assert batch.clipping.clip_norm is not None
-        seen.append((float(sums(alone).norm()), batch.clipping.clip_norm))
-        return sums(batch)
+    def watched(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
+        assert clipping.clip_norm is not None
+        seen.append((float(units.clipped_sum(indices[:1], clipping).norm()), clipping.clip_norm))
+        return units.clipped_sum(indices, clipping)
 
-    run.sums = watched
+    run.units = SummedBy.of(run.units, watched)
     iterates(run)
     assert len({clip_norm for _, clip_norm in seen}) == T
     assert all(norm <= clip_norm * (1 + 1e-5) for norm, clip_norm in seen)

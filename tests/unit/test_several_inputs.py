@@ -20,8 +20,9 @@ from clipnoise.data.several import Several
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.gradients.checks import check_model
-from clipnoise.gradients.engine import GradientEngine, LogicalBatch, VmapEngine, logical_sum
+from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.units import PhysicalBatch, PrivateUnits
 from clipnoise.run.private import PrivateTraining
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -131,7 +132,8 @@ def test_physical_batches_and_dropout_masks_belong_to_the_examples(
     data = Examples(CASES["two towers and a tuple"][1], TARGETS)
     clipping = Clipping(clip_norm=0.3, key=7).at(engine.flat.theta.clone())
     whole, parts = (
-        logical_sum(LogicalBatch(engine, data, torch.arange(N), clipping, size)) for size in (N, 5)
+        PrivateUnits(engine, data, PhysicalBatch(size)).clipped_sum(torch.arange(N), clipping)
+        for size in (N, 5)
     )
     torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-5)
 
@@ -141,10 +143,9 @@ def test_views_of_an_example_are_averaged_before_it_is_clipped(kind: type[Gradie
     engine = kind(two_towers().eval(), LOSS)  # without dropout, all views are the same
     data = Examples(CASES["two towers and a tuple"][1], TARGETS)
     clipping = Clipping(clip_norm=0.3).at(engine.flat.theta.clone())
-    once = LogicalBatch(engine, data, torch.arange(N), clipping, N)
-    torch.testing.assert_close(
-        logical_sum(replace(once, views=3)), logical_sum(once), rtol=1e-4, atol=1e-5
-    )
+    once, everyone = PrivateUnits(engine, data, PhysicalBatch(N)), torch.arange(N)
+    three = replace(once, views=3).clipped_sum(everyone, clipping)
+    torch.testing.assert_close(three, once.clipped_sum(everyone, clipping), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ENGINES)
@@ -153,7 +154,7 @@ def test_an_empty_batch_gives_the_zero_vector(kind: type[GradientEngine]) -> Non
     data = Examples(CASES["two towers and a tuple"][1], TARGETS)
     clipping = Clipping(clip_norm=1.0).at(engine.flat.theta.clone())
     nobody = torch.zeros(0, dtype=torch.int64)
-    assert not logical_sum(LogicalBatch(engine, data, nobody, clipping, 4)).any()
+    assert not PrivateUnits(engine, data, PhysicalBatch(4)).clipped_sum(nobody, clipping).any()
     assert not engine.clipped_sum(*data.take(slice(0, 0)), clipping).any()
 
 

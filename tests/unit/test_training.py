@@ -89,7 +89,7 @@ def test_four_calls_lead_from_a_step_to_a_clipped_sum(
 
     monkeypatch.setattr(kind, "clipped_sum", clipped_sum)
     run.step(run.sampler.sample())
-    assert called == [["step", "clipped_sum", "logical_sum"]]  # and then the engine's
+    assert called == [["step", "clipped_sum", "clipped_sum"]]  # and then the engine's
 
 
 @pytest.mark.quick(method=METHODS[1:2])

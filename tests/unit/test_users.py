@@ -13,6 +13,7 @@ from gradient_networks import examples as draw_examples
 from real_files import small, write_raw
 from torch import Tensor, nn
 
+from clipnoise.audit.subject import SummedBy
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining, Method
 from clipnoise.data.base import Dataset, Examples, dataset_class
@@ -20,7 +21,8 @@ from clipnoise.data.digits import DigitsUsers
 from clipnoise.data.stackoverflow import StackOverflow
 from clipnoise.errors import UserError
 from clipnoise.gradients.dropout import Masks
-from clipnoise.gradients.engine import LogicalBatch, VmapEngine, logical_sum
+from clipnoise.gradients.engine import VmapEngine
+from clipnoise.gradients.units import PhysicalBatch, PrivateUnits
 from clipnoise.gradients.users import UserEngine
 from clipnoise.methods.base import example
 from clipnoise.methods.federated import DPFedAvg
@@ -153,9 +155,13 @@ def test_a_round_clips_each_users_update_and_adds_them_up(size: int) -> None:
     theta, batch = plain.flat.theta.clone(), torch.tensor([0, 2, 4])
     updates = [users.update_of(user, theta) for user in batch.tolist()]
     expected = sum(v * min(1.0, 0.1 / float(v.norm())) for v in updates)
-    total = logical_sum(LogicalBatch(users, users.units, batch, Clipping(0.1).at(theta), size))
+    total = PrivateUnits(users, users.units, PhysicalBatch(size)).clipped_sum(
+        batch, Clipping(0.1).at(theta)
+    )
     torch.testing.assert_close(total, expected)
-    unclipped = logical_sum(LogicalBatch(users, users.units, batch, Clipping(None).at(theta), size))
+    unclipped = PrivateUnits(users, users.units, PhysicalBatch(size)).clipped_sum(
+        batch, Clipping(None).at(theta)
+    )
     torch.testing.assert_close(unclipped, torch.stack(updates).sum(dim=0))
 
 
@@ -163,13 +169,13 @@ def test_removing_a_user_with_all_data_moves_the_sum_by_at_most_the_clip_norm() 
     users, plain, _ = engine(learning_rate=50.0, epochs=3, batch_size=1)
     theta, everyone = plain.flat.theta.clone(), torch.arange(5)
     clip_norm, moved = 0.7, []
-    total = logical_sum(
-        LogicalBatch(users, users.units, everyone, Clipping(clip_norm).at(theta), 2)
+    total = PrivateUnits(users, users.units, PhysicalBatch(2)).clipped_sum(
+        everyone, Clipping(clip_norm).at(theta)
     )
     for user in range(5):
         rest = everyone[everyone != user]
-        without = logical_sum(
-            LogicalBatch(users, users.units, rest, Clipping(clip_norm).at(theta), 2)
+        without = PrivateUnits(users, users.units, PhysicalBatch(2)).clipped_sum(
+            rest, Clipping(clip_norm).at(theta)
         )
         moved.append(float((total - without).norm()))
     assert max(moved) == pytest.approx(clip_norm, rel=1e-5)
@@ -233,7 +239,8 @@ def test_the_accountant_is_given_the_noise_that_is_on_the_sum(
     calibration = calibrate(target)
     sigma = calibration.noise_multiplier
     training = Run.prepare(run, cache, "cpu", noise_multiplier=sigma)
-    training.sums = lambda *_: torch.zeros_like(training.theta)
+    zero = torch.zeros_like(training.theta)
+    training.units = SummedBy.of(training.units, lambda *_: zero)
     start = training.theta.clone()
     for _ in range(3):
         training.step(torch.arange(5))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clipnoise.audit.contract import check_contract
-from clipnoise.audit.subject import subject
+from clipnoise.audit.subject import SummedBy, subject
 from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import Examples
 from clipnoise.data.digits import Digits
@@ -22,11 +22,10 @@ from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import (
     GradientEngine,
-    LogicalBatch,
     VmapEngine,
-    logical_sum,
 )
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.units import PhysicalBatch, PrivateUnits
 from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.run.train import Run
 from clipnoise.seeds import derive, words
@@ -81,7 +80,7 @@ def total(
 ) -> Tensor:
     theta = engine.flat.theta.clone()
     clipping = Clipping(C, key=KEY, **options).at(theta)
-    return logical_sum(LogicalBatch(engine, data, batch, clipping, size, VIEWS))
+    return PrivateUnits(engine, data, PhysicalBatch(size), VIEWS).clipped_sum(batch, clipping)
 
 
 every_engine = pytest.mark.parametrize("kind", [VmapEngine, FactoredEngine])
@@ -98,15 +97,8 @@ def test_the_mean_over_views_is_clipped_once(
     torch.testing.assert_close(
         total(own, population, BATCH, size), clipped_sum([means], Clipping(C))
     )
-    unclipped = logical_sum(
-        LogicalBatch(
-            own,
-            population,
-            BATCH,
-            Clipping(None, key=KEY).at(own.flat.theta.clone()),
-            size,
-            VIEWS,
-        )
+    unclipped = PrivateUnits(own, population, PhysicalBatch(size), VIEWS).clipped_sum(
+        BATCH, Clipping(None, key=KEY).at(own.flat.theta.clone())
     )
     torch.testing.assert_close(unclipped, means.sum(dim=0))
 
@@ -147,18 +139,19 @@ def test_an_example_moves_the_sum_by_at_most_the_clip_norm(
 def test_one_view_is_the_sum_without_views(population: Examples) -> None:
     own = engine(FactoredEngine)
     clipping = Clipping(C, key=KEY).at(own.flat.theta.clone())
-    plain = LogicalBatch(own, population, BATCH, clipping, 100)
-    assert torch.equal(logical_sum(plain), logical_sum(replace(plain, views=1)))
-    first = LogicalBatch(own, population, torch.zeros(0, dtype=torch.int64), clipping, 4, VIEWS)
-    assert not logical_sum(first).any()
+    plain = PrivateUnits(own, population, PhysicalBatch(100))
+    once = replace(plain, views=1)
+    assert torch.equal(plain.clipped_sum(BATCH, clipping), once.clipped_sum(BATCH, clipping))
+    nobody = torch.zeros(0, dtype=torch.int64)
+    assert not replace(plain, views=VIEWS).clipped_sum(nobody, clipping).any()
 
 
 @pytest.mark.long
 def test_the_audit_finds_that_views_keep_the_contract() -> None:
-    def in_views(batch: LogicalBatch) -> Tensor:
-        return logical_sum(replace(batch, views=VIEWS))
+    def in_views(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
+        return replace(units, views=VIEWS).clipped_sum(indices, clipping)
 
-    result = check_contract(subject("dp-pmlf", form=in_views), attacked=(2,))
+    result = check_contract(subject("dp-pmlf", sums=in_views), attacked=(2,))
     assert result.verdict == "kept", result.broken
     assert result.measured.joint > 0.7
 
@@ -182,11 +175,11 @@ def test_a_run_takes_the_views_that_its_spec_asks_for(tmp_path: Path) -> None:
     seen: list[int] = []
     run = Run.prepare(spec(3), tmp_path, "cpu", noise_multiplier=1.0)
 
-    def watched(batch: LogicalBatch) -> Tensor:
-        seen.append(batch.views)
-        return logical_sum(batch)
+    def watched(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
+        seen.append(units.views)
+        return units.clipped_sum(indices, clipping)
 
-    run.sums = watched
+    run.units = SummedBy.of(run.units, watched)
     for drawn in run.batches():
         run.step(drawn)
     assert seen == [3, 3]

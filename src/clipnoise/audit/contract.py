@@ -18,7 +18,7 @@ from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_sampler, check_steps, check_updates
 from clipnoise.audit.sensitivity import largest_changes
 from clipnoise.audit.subject import at_clip_norm, in_microbatches
-from clipnoise.gradients.engine import logical_sum
+from clipnoise.gradients.units import PrivateUnits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +153,7 @@ def _attack(moment: Moment, largest: Largest) -> None:
     for pair in [hurt, *(pair for _, _, pair in found[:WORST])]:
         _on_every_path(moment, pair, largest)
     subject, bench = moment.subject, moment.bench
-    if subject.form is logical_sum:  # the reference sum, with its own adversaries too
+    if subject.sums is PrivateUnits.clipped_sum:  # the reference sum, with its own adversaries too
         (examples, _), _ = hurt.sides()
         clipping = moment.clipping
         changes = largest_changes(

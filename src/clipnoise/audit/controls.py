@@ -139,25 +139,25 @@ def _correlated(noise: NoiseCorrelation, *, empirical: bool = False) -> Control:
 CONTROLS: Mapping[str, Control] = {
     "half-noise": _broken(cross=mistakes.crossing(constants=mistakes.half), empirical=True),
     "each-pass-clipped": _broken(
-        "dp-pmlf-wo-lf", options={"history": 3}, form=mistakes.clip_each_pass, empirical=True
+        "dp-pmlf-wo-lf", options={"history": 3}, sums=mistakes.clip_each_pass, empirical=True
     ),
-    "each-view-clipped": _broken(form=mistakes.clip_each_view, empirical=True),
-    "difference-not-clipped": _broken("dpzero", form=mistakes.leave_unclipped),
-    "microbatch-at-c": _broken(form=mistakes.clip_microbatches),
-    "psac-above-its-bound": _broken(form=mistakes.clip_by(mistakes.WithoutCrossTerm())),
-    "each-layer-at-c": _broken(form=mistakes.clip_by(mistakes.EachLayerToC(per="layer"))),
+    "each-view-clipped": _broken(sums=mistakes.clip_each_view, empirical=True),
+    "difference-not-clipped": _broken("dpzero", sums=mistakes.leave_unclipped),
+    "microbatch-at-c": _broken(sums=mistakes.clip_microbatches),
+    "psac-above-its-bound": _broken(sums=mistakes.clip_by(mistakes.WithoutCrossTerm())),
+    "each-layer-at-c": _broken(sums=mistakes.clip_by(mistakes.EachLayerToC(per="layer"))),
     "count-without-noise": _broken(
         "dp-sgd-quantile", cross=mistakes.crossing(normals=mistakes.only_the_first)
     ),
-    "slots-too-wide": _broken("dp-sgd-slaclip", form=mistakes.fill_wide_slots),
+    "slots-too-wide": _broken("dp-sgd-slaclip", sums=mistakes.fill_wide_slots),
     "node-at-c": _broken(node_sensitivity=1.0),
-    "realised-batch-size": _broken(form=mistakes.divide_by_realised_size),
-    "private-class-sizes": _broken("dp-prototypes", form=mistakes.divide_by_class_sizes),
+    "realised-batch-size": _broken(sums=mistakes.divide_by_realised_size),
+    "private-class-sizes": _broken("dp-prototypes", sums=mistakes.divide_by_class_sizes),
     "private-ridge": Control(lambda: Subject(mistakes.RidgeFromMean())),
-    "private-preconditioner": _broken(form=mistakes.scale_by_private_statistics),
-    "scaled-after-clipping": _broken("adaclip", form=mistakes.scale_after_clipping),
+    "private-preconditioner": _broken(sums=mistakes.scale_by_private_statistics),
+    "scaled-after-clipping": _broken("adaclip", sums=mistakes.scale_after_clipping),
     "noise-on-active-alone": _broken(
-        "tp-topk", form=mistakes.leave_unmasked, cross=mistakes.noise_where_asked
+        "tp-topk", sums=mistakes.leave_unmasked, cross=mistakes.noise_where_asked
     ),
     "shuffled-as-poisson": _broken(batches=mistakes.shuffled, claim=shuffled_as_poisson),
     "curvature-left-out": Control(claim=curvature_left_out),
@@ -182,9 +182,9 @@ CONTROLS: Mapping[str, Control] = {
     "denominator-from-n-rounded-down": _broken(
         cross=mistakes.crossing(constants=mistakes.floored_share_of_n)
     ),
-    "statistics-of-the-batch": _broken(form=mistakes.centre_on_the_batch),
-    "network-keeps-examples": _broken(form=mistakes.recall_the_last_batch),
-    "dropout-by-position": _broken(form=mistakes.mask_by_position),
+    "statistics-of-the-batch": _broken(sums=mistakes.centre_on_the_batch),
+    "network-keeps-examples": _broken(sums=mistakes.recall_the_last_batch),
+    "dropout-by-position": _broken(sums=mistakes.mask_by_position),
     "nothing-trained": _leak(mistakes.TrainsNothing),
 }
 

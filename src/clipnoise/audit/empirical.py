@@ -13,7 +13,7 @@ import torch
 from clipnoise.audit.canaries import CanaryEngine, WithCanaries, as_users
 from clipnoise.audit.curve import SHARES, Guesses, curve_of
 from clipnoise.audit.findings import Bound, EmpiricalFinding, Settings
-from clipnoise.audit.subject import digits_for, recorded_run, run_spec
+from clipnoise.audit.subject import SummedBy, digits_for, recorded_run, run_spec
 from clipnoise.errors import UserError
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from clipnoise.audit.curve import Curve
     from clipnoise.audit.subject import Release, Subject
+    from clipnoise.core.clipping import Clipping
     from clipnoise.core.query import Query
-    from clipnoise.gradients.engine import LogicalBatch
+    from clipnoise.gradients.units import PrivateUnits
     from clipnoise.privacy.budget import Budget
     from clipnoise.privacy.calibration import Calibration
     from clipnoise.run.spec import RunSpec
@@ -201,12 +202,12 @@ def _one_run(
     engine = CanaryEngine(run.engine, coin, places, replaced=replaced)
     users = spec.dataset.user_unit() is not None
 
-    def sums(batch: LogicalBatch) -> Tensor:
+    def sums(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
         engine.known = method.query.of.zeros(expected)  # of the last sum of a step
-        units = as_users(batch.examples.dense(), m) if users else batch.examples
-        return subject.form(replace(batch, engine=engine, examples=units))
+        examples = as_users(units.examples.dense(), m) if users else units.examples
+        return subject.sums(replace(units, engine=engine, examples=examples), indices, clipping)
 
-    run.sums = sums
+    run.units = SummedBy.of(run.units, sums)
     expected, state, seen = run.theta, run.state.copy(), []
     for batch in run.batches():
         run.step(batch)

@@ -26,7 +26,7 @@ from clipnoise.core.state import State
 from clipnoise.core.step import Crossing, privatize
 from clipnoise.core.taken import GradientsAndSlacks
 from clipnoise.data.base import Examples
-from clipnoise.gradients.engine import LogicalBatch, logical_sum
+from clipnoise.gradients.units import PrivateUnits
 from clipnoise.methods.one_release import DPLeastSquares, symmetric
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
 from clipnoise.privacy.noise import IndependentNoise, NoiseSource
@@ -38,7 +38,7 @@ from clipnoise.seeds import generator
 if TYPE_CHECKING:
     from types import FrameType
 
-    from clipnoise.audit.subject import Form
+    from clipnoise.audit.subject import Sums
     from clipnoise.core.clipping import Clipping
     from clipnoise.core.query import Query, Released
     from clipnoise.core.state import Public
@@ -197,7 +197,7 @@ class TrainsNothing(LeakySGD):
         return torch.zeros_like(state.like)
 
 
-# How a batch becomes a sum, in place of `logical_sum`, and how it is drawn.
+# How a batch becomes a sum, in place of `PrivateUnits.clipped_sum`, and how it is drawn.
 
 
 class WithoutCrossTerm(PSAC):
@@ -214,13 +214,13 @@ class EachLayerToC(HardClip):
         return super().factors(norms, clip_norm * math.sqrt(len(norms)))
 
 
-def clip_by(rule: ClipRule) -> Form:
+def clip_by(rule: ClipRule) -> Sums:
     """Return a sum that is formed under another clip rule."""
 
-    def form(batch: LogicalBatch) -> Tensor:
-        return logical_sum(replace(batch, clipping=replace(batch.clipping, rule=rule)))
+    def sums(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
+        return units.clipped_sum(indices, replace(clipping, rule=rule))
 
-    return form
+    return sums
 
 
 class WideSlots(GradientsAndSlacks):
@@ -232,106 +232,103 @@ class WideSlots(GradientsAndSlacks):
         return math.sqrt(self.slots) * super().coordinates(norms, clipped, clip_norm)
 
 
-def fill_wide_slots(batch: LogicalBatch) -> Tensor:
+def fill_wide_slots(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Fill slots that are √K times as wide as the noise allows for."""
-    assert isinstance(batch.clipping.of, GradientsAndSlacks)
-    wide = WideSlots(batch.clipping.of.slots)
-    return logical_sum(replace(batch, clipping=replace(batch.clipping, of=wide)))
+    assert isinstance(clipping.of, GradientsAndSlacks)
+    wide = WideSlots(clipping.of.slots)
+    return units.clipped_sum(indices, replace(clipping, of=wide))
 
 
-def clip_each_pass(batch: LogicalBatch) -> Tensor:
+def clip_each_pass(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Clip the gradient of each pass by itself and add the k clipped ones."""
-    each = replace(batch.clipping, weights=(1.0,))
-    sums = [logical_sum(replace(batch, clipping=each.at(at))) for at in batch.clipping.points]
+    each = replace(clipping, weights=(1.0,))
+    sums = [units.clipped_sum(indices, each.at(at)) for at in clipping.points]
     return torch.stack(sums).sum(dim=0)
 
 
-def clip_each_view(batch: LogicalBatch) -> Tensor:
+def clip_each_view(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Clip the gradient of each view by itself and add the K clipped ones."""
-    return logical_sum(replace(batch, indices=batch.indices.repeat_interleave(VIEWS)))
+    return units.clipped_sum(indices.repeat_interleave(VIEWS), clipping)
 
 
-def leave_unclipped(batch: LogicalBatch) -> Tensor:
+def leave_unclipped(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Add the losses' differences as they are."""
-    return logical_sum(replace(batch, clipping=replace(batch.clipping, clip_norm=None)))
+    return units.clipped_sum(indices, replace(clipping, clip_norm=None))
 
 
-def clip_microbatches(batch: LogicalBatch) -> Tensor:
+def clip_microbatches(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Clip means of two examples to C: one example can turn its mean around, which moves it 2C."""
-    clip_norm, whole = batch.clipping.clip_norm, replace(batch.clipping, clip_norm=None)
-    examples, total = batch.examples.dense(), torch.zeros_like(batch.engine.flat.theta)
+    clip_norm, whole = clipping.clip_norm, replace(clipping, clip_norm=None)
+    examples, total = units.examples.dense(), torch.zeros_like(units.engine.flat.theta)
     assert clip_norm is not None
-    for group in torch.split(batch.indices, GROUP):
+    for group in torch.split(indices, GROUP):
         inputs, targets = examples.inputs[group], examples.targets[group]
-        mean = batch.engine.clipped_sum(inputs, targets, whole) / GROUP
+        mean = units.engine.clipped_sum(inputs, targets, whole) / GROUP
         total += mean * (clip_norm / mean.norm()).clamp(max=1.0)
     return total
 
 
-def divide_by_realised_size(batch: LogicalBatch) -> Tensor:
+def divide_by_realised_size(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Form a sum that ends up divided by the size of the batch, not by the constant B."""
-    return logical_sum(batch) * (EXPECTED_BATCH_SIZE / max(1, len(batch.indices)))
+    total = units.clipped_sum(indices, clipping)
+    return total * (EXPECTED_BATCH_SIZE / max(1, len(indices)))
 
 
-def divide_by_class_sizes(batch: LogicalBatch) -> Tensor:
+def divide_by_class_sizes(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Divide the sum of each class by how many of its examples there are."""
-    targets = batch.examples.dense().targets[batch.indices]
-    total = torch.zeros_like(batch.engine.flat.theta)
+    targets = units.examples.dense().targets[indices]
+    total = torch.zeros_like(units.engine.flat.theta)
     for target in torch.unique(targets, dim=0):
-        members = batch.indices[(targets == target).view(len(targets), -1).all(dim=1)]
+        members = indices[(targets == target).view(len(targets), -1).all(dim=1)]
         share = EXPECTED_BATCH_SIZE / len(members)
-        total += share * logical_sum(replace(batch, indices=members))
+        total += share * units.clipped_sum(members, clipping)
     return total
 
 
-def scale_by_private_statistics(batch: LogicalBatch) -> Tensor:
+def scale_by_private_statistics(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Take the preconditioner from the gradients of all private examples."""
-    squares, examples = torch.zeros_like(batch.engine.flat.theta), batch.examples.dense()
+    squares, examples = torch.zeros_like(units.engine.flat.theta), units.examples.dense()
     if len(examples):
-        (theta, *_) = batch.clipping.points
-        rows = batch.engine.per_example_gradients(examples.inputs, examples.targets, theta)
+        (theta, *_) = clipping.points
+        rows = units.engine.per_example_gradients(examples.inputs, examples.targets, theta)
         squares = rows.square().mean(dim=0)
-    private = replace(batch.clipping, scale=1 / (squares.sqrt() + GAMMA))
-    return logical_sum(replace(batch, clipping=private))
+    return units.clipped_sum(indices, replace(clipping, scale=1 / (squares.sqrt() + GAMMA)))
 
 
-def scale_after_clipping(batch: LogicalBatch) -> Tensor:
+def scale_after_clipping(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Clip the gradients themselves, and scale what is left."""
-    scale = batch.clipping.scale
-    assert scale is not None
-    whole = replace(batch, clipping=replace(batch.clipping, scale=None))
-    return scale * logical_sum(whole)
+    assert clipping.scale is not None
+    return clipping.scale * units.clipped_sum(indices, replace(clipping, scale=None))
 
 
-def leave_unmasked(batch: LogicalBatch) -> Tensor:
+def leave_unmasked(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Clip the gradients of all coordinates, whatever the scale asks for."""
-    return logical_sum(replace(batch, clipping=replace(batch.clipping, scale=None)))
+    return units.clipped_sum(indices, replace(clipping, scale=None))
 
 
-def mask_by_position(batch: LogicalBatch) -> Tensor:
+def mask_by_position(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Draw dropout masks by the place in the batch, so that one example shifts those of others."""
-    chosen = take(batch.examples.dense(), batch.indices.flip(0))
-    places = torch.arange(len(batch.indices))
-    return logical_sum(replace(batch, examples=chosen, indices=places))
+    chosen = take(units.examples.dense(), indices.flip(0))
+    return replace(units, examples=chosen).clipped_sum(torch.arange(len(chosen)), clipping)
 
 
-def centre_on_the_batch(batch: LogicalBatch) -> Tensor:
+def centre_on_the_batch(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Let the network subtract the mean of its batch, as batch normalisation does."""
-    chosen = take(batch.examples.dense(), batch.indices)
+    chosen = take(units.examples.dense(), indices)
     if len(chosen) and chosen.inputs.is_floating_point():
         chosen = replace(chosen, inputs=chosen.inputs - chosen.inputs.mean(dim=0))
-    return logical_sum(replace(batch, examples=chosen, indices=torch.arange(len(chosen))))
+    return replace(units, examples=chosen).clipped_sum(torch.arange(len(chosen)), clipping)
 
 
-def recall_the_last_batch(batch: LogicalBatch) -> Tensor:
+def recall_the_last_batch(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
     """Let the network keep the mean of what it saw, and subtract it in the next forward pass."""
-    chosen = take(batch.examples.dense(), batch.indices)
+    chosen = take(units.examples.dense(), indices)
     if len(chosen) and chosen.inputs.is_floating_point():
         shape = chosen.inputs.shape[1:]
         before = SEEN.get(shape, chosen.inputs.new_zeros(shape))
         SEEN[shape] = chosen.inputs.mean(dim=0)
         chosen = replace(chosen, inputs=chosen.inputs - before.to(chosen.inputs))
-    return logical_sum(replace(batch, examples=chosen, indices=torch.arange(len(chosen))))
+    return replace(units, examples=chosen).clipped_sum(torch.arange(len(chosen)), clipping)
 
 
 def shuffled(spec: RunSpec) -> Sampler:

@@ -14,7 +14,7 @@ from clipnoise.audit.subject import Recorder, Release
 from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
-from clipnoise.gradients.engine import LogicalBatch
+from clipnoise.gradients.units import PhysicalBatch, PrivateUnits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,8 +85,8 @@ class Moment:
         none = [method.query.noise_like(self.theta)] * method.query.draws
 
         def form(clipping: Clipping) -> ClippedSum:
-            logical = LogicalBatch(taker, examples, rows, clipping, size)
-            return ClippedSum(self.subject.form(logical))
+            units = PrivateUnits(taker, examples, PhysicalBatch(size))
+            return ClippedSum(self.subject.sums(units, rows, clipping))
 
         step(
             self.theta,
@@ -164,9 +164,8 @@ def life(
         rows = torch.randperm(len(bench.pool), generator=draw)[: round(expected_batch_size)]
 
         def form(clipping: Clipping, rows: Tensor = rows) -> ClippedSum:
-            engine, chosen = bench.engine, take(bench.pool, rows)
-            everyone = torch.arange(len(chosen))
-            return ClippedSum(subject.form(LogicalBatch(engine, chosen, everyone, clipping, WHOLE)))
+            units = PrivateUnits(bench.engine, take(bench.pool, rows), PhysicalBatch(WHOLE))
+            return ClippedSum(subject.sums(units, torch.arange(len(rows)), clipping))
 
         theta = step(
             theta,

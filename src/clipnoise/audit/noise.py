@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.audit.findings import NoiseFinding
-from clipnoise.audit.subject import at_clip_norm, recorded_run, run_spec
+from clipnoise.audit.subject import SummedBy, at_clip_norm, recorded_run, run_spec
 from clipnoise.lazy import np
 from clipnoise.privacy.draws import REACH
 from clipnoise.privacy.noise import NoiseSource
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.audit.subject import Subject
-    from clipnoise.gradients.engine import LogicalBatch
+    from clipnoise.core.clipping import Clipping
+    from clipnoise.gradients.units import PrivateUnits
     from clipnoise.privacy.noise_strategies import Array, Strategy
     from clipnoise.run.spec import RunSpec
     from clipnoise.run.train import Run
@@ -178,8 +179,8 @@ def _standardised(
     query = spec.method.query
     total = query.of.zeros(run.theta)
 
-    def sums(batch: LogicalBatch) -> Tensor:
-        total[0] = batch.clipping.clip_norm or 1.0
+    def sums(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
+        total[0] = clipping.clip_norm or 1.0
         return total
 
     def steps() -> Iterator[Tensor]:
@@ -196,7 +197,7 @@ def _standardised(
             ]
             yield torch.cat(scaled) / subject.sensitivity_factor
 
-    run.sums = sums
+    run.units = SummedBy.of(run.units, sums)
     return run, steps()
 
 

@@ -12,7 +12,7 @@ import torch
 
 from clipnoise.audit.findings import Finding
 from clipnoise.audit.sensitivity import EXCESS
-from clipnoise.audit.subject import recorded_run, run_spec
+from clipnoise.audit.subject import SummedBy, recorded_run, run_spec
 from clipnoise.core.method import OracleMethod
 from clipnoise.data.base import DenseExamples
 from clipnoise.run.setup import noise_source
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clipnoise.audit.subject import Subject, Values
     from clipnoise.core.clipping import Clipping
     from clipnoise.data.base import Examples
-    from clipnoise.gradients.engine import LogicalBatch
+    from clipnoise.gradients.units import PrivateUnits
     from clipnoise.privacy.samplers import Sampler
     from clipnoise.run.spec import RunSpec
 
@@ -53,7 +53,7 @@ def check_steps(subject: Subject, cache: Path) -> Finding:
     counts, sizes = [], []
     for wild in (False, True):
         run, recorder = recorded_run(subject, spec, cache)
-        run.sums = partial(_sum_of, subject, wild)
+        run.units = SummedBy.of(run.units, partial(_sum_of, subject, wild))
         drawn = []
         for batch in run.batches():
             drawn.append(len(batch))
@@ -65,18 +65,21 @@ def check_steps(subject: Subject, cache: Path) -> Finding:
     return Finding("steps", holds, f"{said}; empty batches among them: {sizes[0].count(0)}")
 
 
-def _sum_of(subject: Subject, wild: bool, batch: LogicalBatch) -> Tensor:
+def _sum_of(
+    subject: Subject, wild: bool, units: PrivateUnits, indices: Tensor, clipping: Clipping
+) -> Tensor:
     """Form the sum over a dataset, or over a neighbour whose first example is far out of range.
 
     A user cannot be: the neighbour has the data of the second one in place of the first.
     """
-    examples = batch.examples.dense()
+    examples = units.examples.dense()
     inputs = examples.inputs.clone()
     if wild and inputs.is_floating_point():
         inputs[:1] *= EXCESS
     elif wild:
         inputs[:1] = inputs[1:2]
-    return subject.form(replace(batch, examples=DenseExamples(inputs, examples.targets)))
+    neighbour = replace(units, examples=DenseExamples(inputs, examples.targets))
+    return subject.sums(neighbour, indices, clipping)
 
 
 def check_sampler(subject: Subject) -> Finding:

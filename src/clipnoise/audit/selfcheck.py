@@ -28,9 +28,9 @@ from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.units import PhysicalBatch
 from clipnoise.methods.base import example_settings, method_class
 from clipnoise.models.base import model_class
-from clipnoise.run.memory import PhysicalBatch
 from clipnoise.run.outcome import Clock
 from clipnoise.run.ranks import Ranks, started
 from clipnoise.run.setup import exact_arithmetic

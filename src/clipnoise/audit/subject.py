@@ -12,7 +12,7 @@ from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.data.side_information import PublicGradients
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.gradients.engine import LogicalBatch, logical_sum
+from clipnoise.gradients.units import PrivateUnits
 from clipnoise.methods.base import WithSideInformation, example_settings, method_class
 from clipnoise.models.base import model_class
 from clipnoise.models.dense import Logistic, MultilayerPerceptron
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 PLACES = 10_000  # more than any dataset under attack has examples
 PUBLIC_EXAMPLES = 100
 
-Form = Callable[[LogicalBatch], "Tensor"]  # as `logical_sum`
 Values = tuple["Released", ...]
+Sums = Callable[[PrivateUnits, "Tensor", "Clipping"], "Tensor"]  # as `PrivateUnits.clipped_sum`
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Subject:
 
     Attributes:
         method: the optimizer, its hyper-parameters set.
-        form: how a logical batch becomes a clipped sum; another than the real code only in a
+        sums: how a batch becomes a clipped sum; another than the real code only in a
             deliberately broken variant.
         cross: how a sum crosses the privacy boundary; another way only in a deliberately broken
             variant.
@@ -68,7 +68,7 @@ class Subject:
     """
 
     method: Method
-    form: Form = logical_sum
+    sums: Sums = PrivateUnits.clipped_sum
     cross: Crossing = privatize
     noise: NoiseCorrelation = field(default_factory=IndependentNoise)
     sampler: str = "poisson"
@@ -128,7 +128,7 @@ def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
     Every place in a dataset keeps its micro-batch, so that neighbouring datasets share them.
 
     Args:
-        subject: with the real code as its form, if its micro-batches have more than one example.
+        subject: with the sums of the real code, if its micro-batches have more than one example.
         expected_batch_size: B.
     """
     size = subject.microbatches.size
@@ -136,13 +136,12 @@ def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
         return subject
     count = round(subject.microbatches.count(expected_batch_size))
 
-    def microbatched(batch: LogicalBatch) -> Tensor:
+    def microbatched(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
         draws = generator("micro-batches", 0)
-        arranged, groups = MicroBatchAssignment(PLACES, count, draws).arrange(batch.indices)
-        grouped = replace(batch.clipping, group_size=size, groups=groups)
-        return logical_sum(replace(batch, indices=arranged, clipping=grouped))
+        arranged, groups = MicroBatchAssignment(PLACES, count, draws).arrange(indices)
+        return units.clipped_sum(arranged, replace(clipping, group_size=size, groups=groups))
 
-    return replace(subject, form=microbatched)
+    return replace(subject, sums=microbatched)
 
 
 def digits_for(subject: Subject, units: int | None = None) -> Digits:
@@ -216,6 +215,26 @@ def recorded_run(
     run.cross = recorder = Recorder(subject.cross)
     run.sampler, run.ranks = subject.batches(spec), subject.ranks
     return run, recorder
+
+
+@dataclass(frozen=True)
+class SummedBy(PrivateUnits):
+    """The private units of a run whose batches become sums in another way.
+
+    Attributes:
+        sums: that way; it is given the units as they were.
+    """
+
+    sums: Sums = PrivateUnits.clipped_sum
+
+    @classmethod
+    def of(cls, units: PrivateUnits, sums: Sums) -> SummedBy:
+        """Return the same units, summed in another way."""
+        return cls(units.engine, units.examples, units.physical, units.views, sums)
+
+    def clipped_sum(self, indices: Tensor, clipping: Clipping) -> Tensor:
+        plain = PrivateUnits(self.engine, self.examples, self.physical, self.views)
+        return self.sums(plain, indices, clipping)
 
 
 @dataclass(frozen=True)

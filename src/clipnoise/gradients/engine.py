@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,18 +16,16 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clipnoise.core.state import split
-from clipnoise.data.several import arguments, call, closed, mapped, opened, outputs_of
+from clipnoise.data.several import arguments, call, closed, opened, outputs_of
 from clipnoise.errors import UserError
 from clipnoise.gradients.apart import adds_up, keeps_apart
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import ExampleDropout, Masks
-from clipnoise.seeds import derive
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from clipnoise.core.clipping import Clipping
-    from clipnoise.data.base import Examples
     from clipnoise.data.several import Inputs
     from clipnoise.fields import Precision
 
@@ -437,79 +435,3 @@ def part_of(clipping: Clipping, chosen: slice | Tensor) -> Clipping:
         groups=None if groups is None else groups[chosen],
         examples=None if examples is None else examples[chosen],
     )
-
-
-@dataclass(frozen=True)
-class LogicalBatch:
-    """A logical batch, and how its sum is formed.
-
-    Attributes:
-        engine: forms the sum of each physical batch.
-        examples: the private examples.
-        indices: of the examples in the batch, shape (b,); b may be 0.
-        clipping: where gradients are taken, and how the vectors are formed and bounded.
-        size: most examples in a physical batch, each view counted.
-        views: K, the views of each example whose mean vector is clipped.
-    """
-
-    engine: GradientEngine
-    examples: Examples
-    indices: Tensor
-    clipping: Clipping
-    size: int
-    views: int = 1
-
-
-def logical_sum(batch: LogicalBatch) -> Tensor:
-    """Return Σ clip(v_i) over a logical batch, computed in physical batches.
-
-    Returns:
-        Shape (d,); the same, up to rounding, for every size. Depends on private data.
-    """
-    total, indices, clipping = None, batch.indices, batch.clipping
-    if clipping.examples is not indices:
-        clipping = replace(clipping, examples=indices)
-    if batch.views > 1:
-        clipping = _in_views(clipping, indices, batch.views)
-        indices = indices.repeat_interleave(batch.views)
-    count = indices.shape[0]
-    for chosen, part in parts(clipping, count, batch.size):
-        whole = chosen.stop - chosen.start == count
-        inputs, targets = _seen(batch, indices if whole else indices[chosen])
-        summed = batch.engine.clipped_sum(inputs, targets, part)
-        total = summed if total is None else total.add_(summed)
-    if total is None:
-        return clipping.of.zeros(batch.engine.flat.theta)
-    return total
-
-
-def _in_views(clipping: Clipping, indices: Tensor, views: int) -> Clipping:
-    """Return the clipping of a batch in which each example stands K times in a row.
-
-    The K views of an example form a group, whose mean is clipped once: the example still moves the
-    sum by at most C. Each view has an index of its own, and by it dropout masks of its own.
-    """
-    groups = torch.arange(len(indices)) if clipping.groups is None else clipping.groups
-    own = indices.unsqueeze(1) * views + torch.arange(views, device=indices.device)
-    return replace(
-        clipping,
-        group_size=views * clipping.group_size,
-        groups=groups.repeat_interleave(views),
-        examples=own.flatten(),
-    )
-
-
-def _seen(batch: LogicalBatch, indices: Tensor) -> tuple[Inputs, Tensor]:
-    """Return the inputs and targets of examples that stand K times in a row, in K views."""
-    views, key = batch.views, batch.clipping.key
-    if views == 1:
-        return batch.examples.seen(indices, key)
-    keys = [key, *(derive("views", key, view) for view in range(1, views))]
-    seen = [batch.examples.seen(indices[::views], one) for one in keys]
-    inputs, targets = zip(*seen, strict=True)
-    return mapped(_in_turn, *inputs), _in_turn(*targets)
-
-
-def _in_turn(*views: Tensor) -> Tensor:
-    """Return the K views of each example next to each other, shape (K·b, …)."""
-    return torch.stack(views, dim=1).flatten(0, 1)

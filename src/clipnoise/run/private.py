@@ -396,7 +396,7 @@ class PrivateTraining:
     @property
     def physical_batch_size(self) -> int:
         """Most examples in memory at once: at most what was asked for, and no more than fit."""
-        return self._trainer.physical.size
+        return self._trainer.units.physical.size
 
     @property
     def bytes_sent(self) -> int:

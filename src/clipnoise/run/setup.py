@@ -12,6 +12,7 @@ import torch
 
 from clipnoise.data.base import Examples, Splits
 from clipnoise.gradients.engine import GradientEngine
+from clipnoise.gradients.units import PhysicalBatch, PrivateUnits
 from clipnoise.gradients.users import UserEngine
 from clipnoise.privacy.microbatches import MicroBatchAssignment
 from clipnoise.privacy.noise import NoiseSource
@@ -151,22 +152,25 @@ def on_device(splits: Splits, device: str) -> Splits:
     )
 
 
-def of_units(
+def private_units(
     procedure: Procedure,
     material: Material,
     engine: GradientEngine,
+    size: int,
     side_information: Tensor | None,
-) -> tuple[GradientEngine, Examples]:
-    """Return what turns private units into clipped sums, and the units: examples, or users.
+) -> PrivateUnits:
+    """Return the private units that are trained on, examples or users.
 
     Args:
         procedure, material: what is done, and on what.
         engine: computes per-example gradients.
+        size: most examples in memory at once.
         side_information: A, shape (d,), or None.
     """
+    physical, views = PhysicalBatch(size), procedure.training.views
     local = procedure.method.local_training()
     if local is None:
-        return engine, material.examples
+        return PrivateUnits(engine, material.examples, physical, views)
     assert material.users is not None  # no procedure takes examples without
     scale = None
     if local.gamma is not None:
@@ -174,4 +178,4 @@ def of_units(
         scale = 1 / (side_information + local.gamma)
     count = procedure.unit.count
     users = UserEngine(engine, material.examples, material.users, count, local, scale)
-    return users, users.units
+    return PrivateUnits(users, users.units, physical, views)

@@ -127,7 +127,7 @@ def train(
     outcome.cost, outcome.evaluating = clock.cost(), clock.evaluating
     outcome.bytes_per_step = ranks.sent // max(1, outcome.steps_done - begun)
     outcome.cost["cpu_seconds"] = sum(ranks.each(clock.cpu_seconds))
-    outcome.physical_batch_size = run.physical.size
+    outcome.physical_batch_size = run.units.physical.size
     outcome.scale_spread = run.scale_spread()
     outcome.chance = run.chance()
     if outcome.status == "completed":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,13 +15,13 @@ from clipnoise.core.method import WithClipRule
 from clipnoise.core.query import declared
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import Crossing, privatize, step
-from clipnoise.data.base import Examples
 from clipnoise.errors import explained
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.clipping import is_finite
-from clipnoise.gradients.engine import GradientEngine, LogicalBatch, logical_sum
+from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.kept import Kept
+from clipnoise.gradients.units import PrivateUnits
 from clipnoise.gradients.users import UserEngine
 from clipnoise.kinds import as_sealed
 from clipnoise.privacy.microbatches import MicroBatchAssignment
@@ -29,7 +29,7 @@ from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.samplers import Sampler
 from clipnoise.resumable import gather, restore
 from clipnoise.run.diagnostics import Diagnostics
-from clipnoise.run.memory import PhysicalBatch, usable_bytes
+from clipnoise.run.memory import usable_bytes
 from clipnoise.run.outcome import Clock, DivergenceError
 from clipnoise.run.procedure import Procedure
 from clipnoise.run.public import PublicData, public_data, side_information
@@ -38,7 +38,7 @@ from clipnoise.run.setup import (
     Material,
     microbatches,
     noise_source,
-    of_units,
+    private_units,
     sampler,
 )
 from clipnoise.seeds import derive
@@ -57,8 +57,7 @@ class Trainer:
 
     Attributes:
         procedure: what is done.
-        engine: turns private units into clipped sums.
-        examples: the units, which the sampler's indices refer to: examples, or users.
+        units: the private units, to which the sampler's indices refer.
         kept: what the network holds besides its trained parameters, which must not change.
         engine_name: the engine, and why it was chosen.
         theta: θ, shape (d,). It is owned here, and here only: the vector inside the network
@@ -69,20 +68,16 @@ class Trainer:
         noise, sampler: the streams of noise and of batches.
         microbatches: the stream that puts a batch into micro-batches; None where there are none.
         public: public examples; None where the method uses none.
-        physical: how many examples are in memory at once.
         scale: s of the last step, shape (d,); None where nothing is scaled.
         average: θ̄ after the last step, shape (d,); None where the last iterate is published.
         diagnostics: observes what crosses; the run is then marked non-private. None otherwise.
         ranks: the processes that train together; the streams of noise, batches and micro-batches
             move in the first one alone.
-        sums: how this process's share of a logical batch becomes a clipped sum; only an audit that
-            tries out a mistake replaces it.
         cross: how a sum crosses the privacy boundary; only diagnostics and audits replace it.
     """
 
     procedure: Procedure
-    engine: GradientEngine
-    examples: Examples
+    units: PrivateUnits
     kept: Kept
     engine_name: str
     theta: Tensor
@@ -93,12 +88,10 @@ class Trainer:
     sampler: Sampler
     microbatches: MicroBatchAssignment | None
     public: PublicData | None
-    physical: PhysicalBatch
     scale: Tensor | None = None
     average: Tensor | None = None
     diagnostics: Diagnostics | None = None
     ranks: Ranks = field(default_factory=Ranks)
-    sums: Callable[[LogicalBatch], Tensor] = logical_sum
     cross: Crossing = privatize
 
     @classmethod
@@ -150,16 +143,14 @@ class Trainer:
         side, origin = side_information(procedure.method, material, choice.engine.flat, public)
         if public is not None:
             theta = public.warm(theta)
-        engine, examples = of_units(procedure, material, choice.engine, side)
         diagnostics = Diagnostics(method, theta) if training.diagnostics else None
         return cls(
             procedure=procedure,
-            engine=engine,
-            examples=examples,
+            units=private_units(procedure, material, choice.engine, choice.size, side),
             kept=Kept(network, material.losses, counters),
             engine_name=f"{choice.name}: {choice.reason}",
             theta=theta,
-            state=State(like=theta, shapes=engine.flat.shapes),
+            state=State(like=theta, shapes=choice.engine.flat.shapes),
             known=Public(
                 noise_multiplier=procedure.noise_factor * noise_multiplier,
                 expected_batch_size=procedure.mechanism.denominator,
@@ -173,13 +164,17 @@ class Trainer:
             sampler=sampler(procedure),
             microbatches=microbatches(procedure),
             public=public,
-            physical=PhysicalBatch(choice.size),
             average=None if training.average is None else theta,
             diagnostics=diagnostics,
             cross=privatize if diagnostics is None else diagnostics.cross,
             ranks=ranks,
             **more,
         )
+
+    @property
+    def engine(self) -> GradientEngine:
+        """What turns physical batches into clipped sums."""
+        return self.units.engine
 
     def scale_spread(self) -> float | None:
         """Return q99/q1 over coordinates of what gradients were last multiplied by, or None."""
@@ -215,7 +210,8 @@ class Trainer:
             DivergenceError: a parameter is not finite.
             UserError: the network keeps something besides its trained parameters.
         """
-        self.physical.size = min(self.ranks.each(self.physical.size))
+        physical = self.units.physical
+        physical.size = min(self.ranks.each(physical.size))
         while self.state.step < self.procedure.steps:
             batch = self.ranks.same(self.sampler.sample)
             with clock.training(self.engine.examples_of(batch)):
@@ -245,23 +241,13 @@ class Trainer:
             clipping = replace(clipping, key=key, examples=batch, groups=groups, group_size=m)
             if not self.procedure.clips:  # never in a private run
                 clipping = replace(clipping, clip_norm=None)
-            views = self.procedure.training.views
-            for attempt in self.physical.attempts():
-                with attempt as size:
-                    share = self.sums(
-                        LogicalBatch(self.engine, self.examples, batch, clipping, size, views)
-                    )
-            return ClippedSum(self.ranks.total(share))
+            return ClippedSum(self.ranks.total(self.units.clipped_sum(batch, clipping)))
 
-        variance, gradient = self.noise.row_norm_squared(t), self._public_gradient(t)
-        public = self.known
-        if gradient is not None or variance != public.noise_row_norm_squared:
-            public = replace(public, noise_row_norm_squared=variance, gradient=gradient)
         self.theta = step(
             self.theta,
             method,
             self.state,
-            public,
+            self._public(t),
             clipped_sum=clipped_sum,
             noise=self._noise(method.query),
             cross=self.cross,
@@ -291,10 +277,14 @@ class Trainer:
         like = query.noise_like(self.theta)
         return self.ranks.vectors(lambda: self.noise.next(query.draws), [like] * query.draws)
 
-    def _public_gradient(self, t: int) -> Tensor | None:
-        if self.public is None or not self.procedure.method.uses_public_gradient:
-            return None
-        return self.public.gradient(self.theta, t)
+    def _public(self, t: int) -> Public:
+        """Return what is known in a step without private data."""
+        gradient, variance = None, self.noise.row_norm_squared(t)
+        if self.public is not None and self.procedure.method.uses_public_gradient:
+            gradient = self.public.gradient(self.theta, t)
+        if gradient is None and variance == self.known.noise_row_norm_squared:
+            return self.known
+        return replace(self.known, noise_row_norm_squared=variance, gradient=gradient)
 
     def _parts(self) -> dict[str, Resumable]:
         parts: dict[str, Resumable | None] = {
@@ -309,7 +299,7 @@ class Trainer:
 
     def get_state(self) -> dict[str, Tensor]:
         """Return all that changes from step to step, for a checkpoint."""
-        size = torch.tensor(self.physical.size)
+        size = torch.tensor(self.units.physical.size)
         average = {} if self.average is None else {"average": self.average}
         return {"theta": self.theta, "physical": size, **average, **gather(self._parts())}
 
@@ -329,7 +319,7 @@ class Trainer:
             raise ValueError("physical is less than 1")
         self.theta = tensors["theta"].to(device)
         self.average = tensors["average"].to(device) if "average" in tensors else None
-        self.physical.size = int(tensors["physical"])
+        self.units.physical.size = int(tensors["physical"])
         restore(self._parts(), tensors)
 
     def evaluated(self) -> Tensor:
