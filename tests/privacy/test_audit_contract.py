@@ -291,3 +291,8 @@ def test_what_a_query_declares_holds_for_any_size_and_what_is_clipped(
     found = check_query(Subject(method))
     assert not found.holds
     assert said in found.said
+
+
+def test_nothing_is_trained_with_a_query_for_other_units_than_are_clipped(cache: Path) -> None:
+    result = check_contract(Subject(LeakySGD(query=OfNodes())), cache)
+    assert result.broken_checks == ["query"]

@@ -11,12 +11,12 @@ from pathlib import Path
 import pypdf
 import pytest
 import torch
-from judging import copy_of
+from judging import copy_of, judged, refuted_by
 
 from clipnoise.audit.findings import Finding
 from clipnoise.audit.judge import remote
 from clipnoise.audit.judge.source import read_source
-from clipnoise.audit.judge.verdict import JudgedControl, Judgement
+from clipnoise.audit.judge.verdict import HONEST, JudgedControl, Judgement
 from clipnoise.cli import main
 from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.clipping import Clipping
@@ -81,6 +81,15 @@ def test_a_refuted_file_ends_with_the_reason_and_exit_code_1(
     results.append(replace(refuted, verdict="void", controls=[leaky]))
     assert main(["judge", "mine.py", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().out.endswith("mine: void: the control leaky came out wrong\n")
+
+
+def test_a_query_for_other_units_than_are_clipped_is_refuted_and_trains_nothing(
+    tmp_path: Path, cache: Path
+) -> None:
+    result = judged(HONEST.replace("ClippedMean", "ClippedUserMean"), tmp_path, cache)
+    assert refuted_by(result) == {"query"}
+    assert "protected under 'add-remove'" in result.refuted_by[0].said
+    assert any("its query declares 'add-remove-user'" in one for one in result.not_checked)
 
 
 LAST = "return -self.learning_rate * direction.sign()"

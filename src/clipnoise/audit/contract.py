@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.audit.bench import Bench, digits, join, layers, least_squares, realise, users
-from clipnoise.audit.declaration import check_query
+from clipnoise.audit.declaration import check_adjacency, check_query
 from clipnoise.audit.findings import ContractFinding, DeclaredAt, Finding, Largest
 from clipnoise.audit.moments import WHOLE, life
 from clipnoise.audit.neighbours import climb, made_pairs, real_pairs
@@ -65,6 +65,9 @@ def check_contract(
         What is declared, what was measured, on which paths, the noise, the other checks, and the
         verdict.
     """
+    adjacency = check_adjacency(subject.method)
+    if not adjacency.holds:  # training refuses it
+        return _verdict(subject, None, None, [adjacency])
     checks: list[Finding] = []
     if cache is not None:
         checks += [check_steps(subject, cache), *check_updates(subject, cache)]

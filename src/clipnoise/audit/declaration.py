@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.audit.subject import Subject
+    from clipnoise.core.method import Method
     from clipnoise.core.query import Query
 
 QUERY = "query"
@@ -39,10 +40,9 @@ def check_query(subject: Subject, seed: int = 0) -> Finding:
         seed: of the random pairs and means.
     """
     method, query = subject.method, subject.method.query
-    whole = (Example if method.local_training() is None else User).comes_or_goes
-    if query.adjacency not in (whole, "replace", "zero-out"):
-        said = f"it declares {query.adjacency!r}, and what it clips is protected under {whole!r}"
-        return Finding(QUERY, False, said)
+    adjacency = check_adjacency(method)
+    if not adjacency.holds:
+        return adjacency
     clip_norm, draw = method.clip_norm_at(1) or 1.0, torch.Generator().manual_seed(seed)
     asked: list[tuple[Tensor, float, Sequence[Tensor]]] = []
     for c, b in _settings(clip_norm, draw):
@@ -57,6 +57,16 @@ def check_query(subject: Subject, seed: int = 0) -> Finding:
         if not all(map(torch.equal, before, query.values(mean.clone(), c))):
             return Finding(QUERY, False, "the values of a mean depend on what was asked before")
     return Finding(QUERY, True, f"it declares enough at {len(asked):,} pairs of C and B")
+
+
+def check_adjacency(method: Method) -> Finding:
+    """Hold the adjacency that a query declares to what the method clips, as training does."""
+    declared = method.query.adjacency
+    whole = (Example if method.local_training() is None else User).comes_or_goes
+    if declared in (whole, "replace", "zero-out"):
+        return Finding(QUERY, True, f"it declares {declared!r}")
+    said = f"it declares {declared!r}, and what it clips is protected under {whole!r}"
+    return Finding(QUERY, False, said)
 
 
 def _settings(clip_norm: float, draw: torch.Generator) -> Iterator[tuple[float, float]]:

@@ -22,6 +22,7 @@ import torch
 
 from clipnoise.audit.contract import check_contract
 from clipnoise.audit.controls import CONTROLS
+from clipnoise.audit.declaration import check_adjacency
 from clipnoise.audit.empirical import audit
 from clipnoise.audit.findings import ContractFinding, EmpiricalFinding, Finding, Settings
 from clipnoise.audit.judge.remote import Process, RefusedError, remote_method
@@ -291,6 +292,9 @@ def _attack(judged: Judged, method: Method, *, whole: bool) -> None:
     result.formulas = list(method.query.formulas)
     try:
         if method.private:
+            adjacency = check_adjacency(method)
+            if not adjacency.holds:  # no run trains with it
+                result.note(adjacency.name, [adjacency.said], "")
             _compare(judged, TRAINED if whole else SHORT)
             result.contract = _contract(judged, Subject(method), whole=whole)
             result.empirical = _empirical(judged, Subject(method), whole=whole)
