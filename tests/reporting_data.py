@@ -243,16 +243,16 @@ def item_data(
     panels: tuple[str, ...] = ("comparison",),
     titles: tuple[str, ...] = (),
     others: Mapping[str, tuple[str, ...]] | None = None,
-    published: Path | None = None,
+    beside: Path | None = None,
     **options: Any,
 ) -> ItemData:
-    """Return what a table or figure of a kind is made from."""
+    """Return what a table or figure of a kind is made from; `beside` is a published table."""
     item = item_kinds()[kind](**options)
     return ItemData(
         placed=PlacedItem(item=item, panels=panels, titles=titles, others=others or {}),
         every_run=runs,
         every_curve=runs if curves is None else curves,
-        published=published,
+        published=beside,
     )
 
 

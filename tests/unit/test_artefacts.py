@@ -46,7 +46,7 @@ def test_every_part_of_an_artefact_has_runs_at_the_reduced_scales(name: str, sca
     assert {run.panel for run in study.runs} == set(study.panels)
 
 
-def test_a_published_table_appears_in_the_report_of_the_study_of_the_same_name() -> None:
+def test_a_published_table_is_named_by_the_study_of_the_same_name() -> None:
     for name in STUDIES:
         table = PUBLISHED / f"{name}.csv"
         if table.is_file():

@@ -31,6 +31,7 @@ STUDY: dict[str, Any] = {
     "panels": {"comparison": {"datasets": ["digits"], "models": ["logistic"]}},
     "report": [{"kind": "table", "panels": "comparison"}],
 }
+BESIDE = {**STUDY["report"][0], "published": "fifth-paper/table1"}
 STUDY["panels"]["comparison"] |= {
     "methods": [{"id": "sgd", "learning_rate": 1}],
     "seeds": [1],
@@ -95,8 +96,9 @@ def test_panels_side_by_side_are_one_table_without_the_cells_of_other_panels(
     runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
     panels = ("free", "independent", "correlated")
     titles = tuple(f"{panel} noise" for panel in panels)
-    options = {"panels": panels, "titles": titles, "together": True, "side_by_side": True}
-    data: Any = item_data("published", runs, published=path, **options)
+    options = {"panels": panels, "titles": titles, "together": True}
+    options |= {"published": "paper", "side_by_side": True}
+    data: Any = item_data("table", runs, beside=path, **options)
     block = data.item.block(data)
     (grid,) = block.grids
     assert [one.title for one in grid.groups] == ["independent noise", "correlated noise"]
@@ -212,11 +214,10 @@ def publish(folder: Path, name: str) -> Path:
     return path
 
 
-def test_a_csv_with_the_studys_name_is_used_automatically(tmp_path: Path) -> None:
-    one = load_study(study(tmp_path))
-    folder = tmp_path / "published"
-    assert not comparisons(one, folder)
-    table = publish(tmp_path, "fifth-paper/table1")
+def test_a_table_shows_the_published_numbers_that_it_names(tmp_path: Path) -> None:
+    folder, table = tmp_path / "published", publish(tmp_path, "fifth-paper/table1")
+    assert not comparisons(load_study(study(tmp_path)), folder)
+    one = load_study(study(tmp_path, report=[BESIDE]))
     (found,) = comparisons(one, folder).items()
     assert found[1] == table
     assert found[0].panel == "comparison"
@@ -245,7 +246,7 @@ def test_statistics_of_quantities_are_laid_out_as_a_paper_prints_them(tmp_path: 
 
 def test_a_note_is_printed_once_a_report(tmp_path: Path) -> None:
     publish(tmp_path, "fifth-paper/table1")
-    report = [{"kind": "published", "panels": name} for name in ("comparison", "again")]
+    report = [{**BESIDE, "panels": name} for name in ("comparison", "again")]
     panels = {"comparison": STUDY["panels"]["comparison"]}
     panels["again"] = panels["comparison"]
     one = load_study(study(tmp_path, panels=panels, report=report))
@@ -260,7 +261,7 @@ def test_a_note_is_printed_once_a_report(tmp_path: Path) -> None:
 def test_a_study_may_name_another_table_or_give_its_path(tmp_path: Path) -> None:
     publish(tmp_path, "fifth-paper/table1")
     other = publish(tmp_path, "sixth-paper/table9")
-    item = {"kind": "published", "panels": "comparison", "published": "sixth-paper/table9"}
+    item = {**BESIDE, "published": "sixth-paper/table9"}
     one = load_study(study(tmp_path, report=[item, *STUDY["report"]]))
     assert list(comparisons(one, tmp_path / "published").values()) == [other]
     item["published"] = str(other)
@@ -270,7 +271,7 @@ def test_a_study_may_name_another_table_or_give_its_path(tmp_path: Path) -> None
 
 def test_a_table_that_is_not_there_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     publish(tmp_path, "fifth-paper/table2")
-    item = {"kind": "published", "panels": "comparison", "published": "fifth-paper/tabel2"}
+    item = {**BESIDE, "published": "fifth-paper/tabel2"}
     one = load_study(study(tmp_path, report=[item]))
     with pytest.raises(UserError, match=r"report\.published: .* Did you mean 'fifth-paper/table2'"):
         comparisons(one, tmp_path / "published")
@@ -286,6 +287,7 @@ def test_the_command_writes_the_comparison_and_names_a_study_without_one(
     assert main(words) == 2
     assert "no published table" in capsys.readouterr().err
     publish(tmp_path, "fifth-paper/table1")
+    study(tmp_path, report=[BESIDE])
     assert main(words) == 0
     assert "1 of 1 published numbers" in capsys.readouterr().out
     (line,) = csv.DictReader((tmp_path / "out.csv").open())
@@ -293,8 +295,9 @@ def test_the_command_writes_the_comparison_and_names_a_study_without_one(
 
 
 def test_the_report_shows_the_comparison(tmp_path: Path) -> None:
-    publish(tmp_path, "quickstart")
-    path, runs, curves = map(str, write_study(tmp_path, seeds(0.9, 0.92)))
+    publish(tmp_path, "fifth-paper/table1")
+    given = {**STUDY, "report": [BESIDE]}
+    path, runs, curves = map(str, write_study(tmp_path, seeds(0.9, 0.92), given))
     words = ["report", "--study", path, "--runs", runs, "--curves", curves]
     words += ["--figures", str(tmp_path)]
     words += ["--published", str(tmp_path / "published"), "--out", str(tmp_path / "r.pdf")]

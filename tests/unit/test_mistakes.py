@@ -131,7 +131,7 @@ STUDIES: list[tuple[dict[str, Any], str]] = [
         "report.0: the report shows panel 'mian', ",
     ),
     (
-        {"report": [{"kind": "published", "panels": "main"}]},
+        {"report": [{"kind": "table", "panels": "main", "published": "mine"}]},
         "report.published: unknown published t",
     ),
     ({"panels": {}}, "give exactly one of panels and shares."),

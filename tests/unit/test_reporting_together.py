@@ -21,7 +21,7 @@ def test_panels_that_are_shown_together_are_one_item_with_their_titles() -> None
     study = load_study(STUDIES / "dp-adambc" / "fig9.yaml")
     assert [(placed.item.kind, placed.panels) for placed in study.report] == [
         ("curves", ("snli", "sst2")),
-        ("published", ("snli", "sst2")),
+        ("table", ("snli", "sst2")),
     ]
     assert study.report[0].titles == ("SNLI", "SST-2")
 

@@ -106,7 +106,7 @@ def test_a_shared_study_name_cannot_leave_the_studies_folder(name: str, project:
 
 @pytest.mark.parametrize("name", ["../secret", "{}/secret", "elsewhere/secret"])
 def test_a_published_table_name_cannot_leave_its_folder(name: str, project: Path) -> None:
-    item = {"kind": "published", "panels": "main", "published": name.format(project)}
+    item = {"kind": "table", "panels": "main", "published": name.format(project)}
     path = project / "studies" / "mine.yaml"
     path.write_text(yaml.safe_dump({**STUDY, "report": [item]}))
     with pytest.raises(UserError, match=r"mine\.yaml: report\.published: .*leads out of"):

@@ -20,6 +20,7 @@ from clipnoise.report.hyperparameters import (
     configurations,
 )
 from clipnoise.report.items import ItemData
+from clipnoise.report.kinds.table import ResultsTable
 from clipnoise.report.origin import digests
 from clipnoise.report.privacy import PrivacySection, headline, privacy_statement
 from clipnoise.report.published import printed_runs
@@ -109,7 +110,6 @@ def document(
     distinct = runs.drop_duplicates("hash")
     tried = candidates(study) if runs["configurations"].notna().any() else {}
     tables = comparisons(study, published)
-    items = [*study.report, *(item for item in tables if item not in study.report)]
     shown = [
         ItemData(
             placed=placed,
@@ -118,7 +118,7 @@ def document(
             published=tables.get(placed),
             image=image if (image := f"{number}.svg") in figures else None,
         )
-        for number, placed in enumerate(items)
+        for number, placed in enumerate(study.report)
     ]
     return Report(
         title=study.title,
@@ -146,7 +146,8 @@ def document(
 
 def _judged(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of the panels whose results a report has as a table; all if it has none."""
-    shown = {panel for one in study.report if one.item.results for panel in one.panels}
+    tables = [one for one in study.report if isinstance(one.item, ResultsTable)]
+    shown = {panel for one in tables for panel in one.panels}
     return runs[runs["panel"].isin(shown)] if shown else runs
 
 

@@ -44,7 +44,6 @@ class ReportItem:
     needs: ClassVar[tuple[str, ...]] = ()
     heading: ClassVar[str] = ""  # of items that have no title; empty takes the kind
     drawn: ClassVar[bool] = False  # whether it is a figure, in a file of its own
-    results: ClassVar[bool] = False  # whether it is a table of how well the methods of a panel do
     once: ClassVar[bool] = False  # whether a report has at most one, because its file has one name
 
     panels: str | tuple[str, ...] = ()
@@ -89,8 +88,9 @@ class ReportItem:
         """Return the file of a table below the study's reports, without its ending, or nothing."""
         return ""
 
-    def published_table(self, study: str) -> str:
-        """Return the published table that it needs, by name or path, or nothing."""
+    @property
+    def published(self) -> str:
+        """The published table that it shows, by name or path, or nothing."""
         return ""
 
 

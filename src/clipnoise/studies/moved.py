@@ -15,6 +15,7 @@ ITEM_KINDS = {
     "heat-map": "kind: sweep, over: [ACROSS, DOWN]",
     "momentum-sweep": "kind: sweep, over: beta or history, rho: true",
     "noise-bias": "kind: moments, show: noise-bias",
+    "published": "kind: table, published: NAME, the study's name or another table's",
 }
 CLAIM_KEYS = {"at_least": "between: [LOW, null]", "at_most": "between: [null, HIGH]"}
 

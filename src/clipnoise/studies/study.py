@@ -24,7 +24,7 @@ from clipnoise.studies.file import (
     expand_panels,
 )
 from clipnoise.studies.grid import PanelGrid, PlannedRun
-from clipnoise.studies.items import PlacedItem, item_kinds
+from clipnoise.studies.items import PlacedItem
 from clipnoise.studies.placement import place_items
 from clipnoise.studies.scale import PAPER, Scale, extended, read_scale
 from clipnoise.studies.tuning import Search, Tune
@@ -256,23 +256,11 @@ def studies_of_papers(folder: Path) -> list[str]:
 def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[PlacedItem, Path]:
     """Return the report items that show published numbers, and the CSV that each reads.
 
-    Args:
-        study: a study. If no item of its report needs a published table, but the folder has a CSV
-            with the study's name, its tables of results show what that has.
-        folder: the folder of published tables.
-
     Raises:
-        UserError: an item names a table that is not there.
+        UserError: an item names a table that is not in the folder of published tables.
     """
-    names = {placed: placed.item.published_table(study.name) for placed in study.report}
-    names = {placed: name for placed, name in names.items() if name}
-    if not names and (folder / f"{study.name}.csv").is_file():
-        panels = dict.fromkeys(placed.panel for placed in study.report)
-        tables = [placed for placed in study.report if placed.item.results] or [
-            PlacedItem(item=item_kinds()["published"](), panels=(panel,)) for panel in panels
-        ]
-        names = dict.fromkeys(tables, study.name)
-    return {placed: _table(study, name, folder) for placed, name in names.items()}
+    names = {placed: placed.item.published for placed in study.report}
+    return {placed: _table(study, name, folder) for placed, name in names.items() if name}
 
 
 def published_tables(study: Study, folder: Path) -> list[str]:

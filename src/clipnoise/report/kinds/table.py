@@ -1,36 +1,56 @@
-"""Results: methods down, datasets, models and budgets across."""
+"""Results: methods down, datasets, models and budgets across, beside what a paper prints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.report import export, published, tables
-from clipnoise.report.blocks import TableBlock
+from clipnoise.report.blocks import Grid, HeadGroup, PrintedCell, PrintedRow, TableBlock
+from clipnoise.report.formats import budget, count
 from clipnoise.report.items import ItemData, TableItem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clipnoise.report.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)
-class PanelResults(TableItem):
-    """Base of the tables of a panel's results.
+class ResultsTable(TableItem):
+    """Final metrics by method and budget.
 
     Attributes:
         costs: whether to add times, memory, passes and audits.
+        published: name or `.csv` file of a table with [what a paper
+            prints](reproduce.md#compare-with-a-published-table), which is shown with the
+            difference.
+        side_by_side: whether panels that are `together` beside a `published` table have columns of
+            their own.
     """
 
-    results: ClassVar = True
+    heading: ClassVar = "Results"
+    kind: Literal["table"] = "table"
     costs: bool = False
+    published: str = ""
+    side_by_side: bool = False
+
+    def __post_init__(self) -> None:
+        if self.side_by_side and not (self.together and self.published):
+            raise ValueError("`side_by_side` needs `published`, and panels that are `together`")
 
     def file(self, panel: str) -> str:
         """Return the file of the panel's results."""
         return f"tables/{panel}"
 
     def block(self, data: ItemData) -> TableBlock:
-        """Return the results; beside what a paper prints where there is such a table."""
+        """Return the results; with a published table what it prints, too."""
         if data.published is None:
             table = tables.build_table(data.runs, data.placed.panel, costs=self.costs)
             return replace(table.block, title=data.title, caption=data.placed.caption)
+        if self.side_by_side:
+            return _side_by_side(data, data.published)
         compared = published.compare(data.every_run, data.placed.panels, data.published)
         block = published.comparison_block(compared, costs=self.costs)
         title = data.placed.title or data.placed.panel
@@ -49,9 +69,61 @@ class PanelResults(TableItem):
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResultsTable(PanelResults):
-    """Final metrics by method and budget."""
+def _side_by_side(data: ItemData, table: Path) -> TableBlock:
+    """Return the results of several panels beside each other, with what is printed of them."""
+    compared = [published.compare(data.every_run, (panel,), table) for panel in data.placed.panels]
+    found = [replace(one, pairs=tuple(p for p in one.pairs if p.ours)) for one in compared]
+    made = [
+        next(published.by_metric(one), tables.build_table(one.runs, one.panel)) for one in found
+    ]
+    notes = [
+        note
+        for one, own in zip(found, made, strict=True)
+        for note in published.comparison_notes(one, [own])
+    ]
+    shown = {pair.published for one in found for pair in one.pairs}
+    lost = {pair.published for one in compared for pair in one.pairs} - shown - {None}
+    if lost:
+        notes.append(f"{count(len(lost), 'published cell')} without a run.")
+    return TableBlock(
+        title=data.placed.title,
+        caption=data.placed.caption,
+        grids=[_joined(data.placed.titles, made)],
+        notes=list(dict.fromkeys(notes)),
+    )
 
-    heading: ClassVar = "Results"
-    kind: Literal["table"] = "table"
+
+def _joined(titles: tuple[str, ...], made: list[Table]) -> Grid:
+    """Return the tables of several panels as one: a group of columns for each of them.
+
+    A method is one row, whatever its labels are. A panel without privacy has no columns of its own:
+    its values span those of the others.
+    """
+    titled = zip(titles, made, strict=True)
+    columns = [(title, one) for title, one in titled if any(row.private for row in one.rows)]
+    groups = [
+        HeadGroup(title, [budget(text) for _, _, text in group])
+        for title, one in columns
+        for group in one.groups
+    ]
+    width = sum(len(group.headings) for group in groups)
+    methods = dict.fromkeys(row.method for _, one in columns for row in one.rows)
+    public = [(one, row) for one in made for row in (*one.rows, *one.references) if not row.private]
+    return Grid(
+        groups,
+        [
+            PrintedRow(method, [cell for _, one in columns for cell in _across(method, one)])
+            for method in methods
+        ],
+        [
+            PrintedRow(row.label, [one.shown(row, next(iter(row.cells)), span=width)])
+            for one, row in public
+        ],
+    )
+
+
+def _across(method: str, table: Table) -> list[PrintedCell]:
+    """Return the cells of a method, of its first label, below all columns of a table."""
+    rows = (one for one in table.rows if one.method == method)
+    row = next(rows, None) or tables.Row(method, method, True, {})
+    return [cell for group in table.groups for cell in table.across(row, group)]
