@@ -59,7 +59,6 @@ localrules:
     select,
     collect,
     table,
-    overview,
     figure,
     compare,
     report,

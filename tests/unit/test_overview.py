@@ -155,7 +155,7 @@ def test_the_files_hold_all_digits_and_every_method(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_overview_of_a_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs_of(tmp_path, PLAIN)
     runs = (tmp_path / "runs.parquet").rename(tmp_path / "kept.parquet")
@@ -168,8 +168,7 @@ def test_the_command_writes_the_overview_of_a_study(
     for number, report in enumerate([study["report"], [{"kind": "table"}]]):
         path, _, _ = write_study(tmp_path, [], {**study, "report": report})
         words = ["--study", str(path), "--runs", str(runs), "--out", str(tmp_path / "overview")]
-        monkeypatch.setattr("sys.argv", ["clipnoise", "table", *words])
-        assert main() == (0 if number == 0 else 2)
+        assert main(["table", *words, "--panel", "first.overview"]) == (0 if number == 0 else 2)
     assert "+4.0" in (tmp_path / "overview.md").read_text()
     assert (tmp_path / "overview.tex").is_file()
-    assert "has no overview" in capsys.readouterr().err
+    assert "report: unknown table 'first.overview'" in capsys.readouterr().err

@@ -560,8 +560,6 @@ def test_an_overview_has_a_column_for_each_change(tmp_path: Path) -> None:
         load_study(multiplied(tmp_path / "b", old, shown.replace("corrected", "none")))
     with pytest.raises(UserError, match=r"report.3.changes: unknown key"):
         load_study(multiplied(tmp_path / "c", old, shown.replace("overview", "table")))
-    with pytest.raises(UserError, match="more than one overview"):
-        load_study(multiplied(tmp_path / "d", old, "{kind: overview, panels: [main, other]}"))
 
 
 def test_later_values_take_precedence_from_bases_to_the_entry_of_a_method(tmp_path: Path) -> None:

@@ -31,32 +31,6 @@ rule table:
         " --runs {input.runs:q} --out {params.folder:q}/{wildcards.panel} > {log:q} 2>&1"
 
 
-# All methods of a study over its tasks.
-rule overview:
-    input:
-        STUDY,
-        runs=f"{COLLECTED}/{{study}}/runs.parquet",
-    output:
-        csv=report(
-            f"{REPORTS}/{{study}}/overview.csv",
-            caption="../report/table.rst",
-            category="{study}",
-            subcategory="Tables",
-            labels={"panel": "all methods over all tasks"},
-        ),
-        markdown=f"{REPORTS}/{{study}}/overview.md",
-        latex=f"{REPORTS}/{{study}}/overview.tex",
-    log:
-        f"{RESULTS}/logs/overview/{{study}}.log",
-    conda:
-        LOCK
-    params:
-        folder=subpath(output.csv, parent=True),
-    shell:
-        "clipnoise table --study {input.study:q} --scale {input.scale:q} --runs {input.runs:q}"
-        " --out {params.folder:q}/overview > {log:q} 2>&1"
-
-
 rule figure:
     input:
         STUDY,
@@ -98,8 +72,6 @@ rule compare:
         ),
     log:
         f"{RESULTS}/logs/compare/{{study}}.log",
-    wildcard_constraints:
-        study=f"{plan.patterns['study']}(?<!/overview)",
     conda:
         LOCK
     params:

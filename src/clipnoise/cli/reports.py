@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
@@ -13,12 +13,8 @@ from clipnoise.files import json_text, write_atomically, write_json
 from clipnoise.papers.base import Results, experiment_class, load, read_published, write
 from clipnoise.run.provenance import Provenance
 from clipnoise.studies import columns
-from clipnoise.studies.items import PlacedItem, item_kinds
 from clipnoise.studies.scale import read_scale
 from clipnoise.studies.study import PUBLISHED, Study, comparisons, load_study
-
-if TYPE_CHECKING:
-    pass
 
 StudyFile = Annotated[Path, "Study file."]
 RunsTable = Annotated[Path, "The study's runs.parquet, written by collect."]
@@ -33,28 +29,22 @@ def table(
     study: StudyFile,
     runs: RunsTable,
     out: Annotated[Path, "File name without ending; .csv, .md and .tex are added."],
-    panel: Annotated[
-        str, "Panel whose results to show, or PANEL.KIND; the overview if not given."
-    ] = "",
+    panel: Annotated[str, "Panel whose results to show, or PANEL.KIND."],
     scale: options.Scale = None,
 ) -> None:
-    """Make the table of one panel of a study, or its overview, as CSV, Markdown and LaTeX.
+    """Make a table of a study's report as CSV, Markdown and LaTeX.
 
-    A panel's table shows mean ± standard deviation over seeds, from whatever runs there are. Failed
-    and missing runs are counted in it. The overview shows what methods gain over tasks.
+    A panel's results are mean ± standard deviation over seeds, from whatever runs there are. Failed
+    and missing runs are counted in it.
     """
     from clipnoise.report.items import ItemData, TableItem
     from clipnoise.report.records import read_runs
 
-    plan, name = load_study(study, scale), f"tables/{panel}" if panel else "overview"
-    shown = next((placed for placed in plan.report if placed.file == name), None)
-    if shown is None and panel in plan.panels:
-        shown = PlacedItem(item=item_kinds()["table"](), panels=(panel,))
-    if shown is None and panel:
-        names = [placed.file.removeprefix("tables/") for placed in plan.report if placed.file]
-        raise unknown("panel", panel, {*plan.panels, *names} - {name}, file=str(study))
-    if shown is None:
-        raise UserError(f"{study}: report: has no overview. Give a --panel to make its table.")
+    plan = load_study(study, scale)
+    tables = {placed.file: placed for placed in reversed(plan.report) if placed.file}
+    if panel not in tables:
+        raise unknown("table", panel, tables, file=str(study), key="report")
+    shown = tables[panel]
     assert isinstance(shown.item, TableItem)
     rows, watermark = read_runs(runs), plan.scale.watermark
     data = ItemData(placed=shown, every_run=rows, every_curve=rows[:0], watermark=watermark)
@@ -80,7 +70,7 @@ def figure(
     from clipnoise.report.records import read_curves, read_runs
 
     plan = load_study(study, scale)
-    figures = [number for number, placed in enumerate(plan.report) if placed.item.drawn]
+    figures = [number for number, placed in enumerate(plan.report) if not placed.file]
     if item not in figures:
         raise UserError(
             f"{study}: report: item {item} is not a figure. "

@@ -91,7 +91,6 @@ class FigureItem(ReportItem):
     """Base of all figures."""
 
     needs: ClassVar = ("draw",)
-    drawn: ClassVar = True
 
     @abstractmethod
     def draw(self, data: ItemData) -> Figure:
@@ -134,13 +133,9 @@ class TableItem(ReportItem):
         yield self.block(data)
 
     def file(self, panel: str) -> str:
-        """Return the file of the table below the study's reports, without its ending."""
-        return f"tables/{panel}.{self.kind}"
+        """Return the file of the table, without its ending."""
+        return f"{panel}.{self.kind}"
 
     def files(self, data: ItemData) -> Mapping[str, str]:
         """Return the table as the texts of files, by ending: CSV, Markdown and LaTeX."""
         return export.texts(self.block(data), data.watermark)
-
-    def page_tables(self, data: ItemData) -> list[TableBlock]:
-        """Return the tables of it that a web page has."""
-        return []

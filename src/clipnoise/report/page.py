@@ -20,7 +20,8 @@ from jinja2 import Environment
 from clipnoise.report.baseline import baseline_of, cost_ratio
 from clipnoise.report.charts import with_intervals
 from clipnoise.report.formats import Metric, budget, named
-from clipnoise.report.items import FigureItem, ItemData, TableItem
+from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.report.kinds.overview import OverviewTable
 from clipnoise.report.origin import digests
 from clipnoise.report.records import split
 from clipnoise.report.statistics import (
@@ -58,12 +59,7 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
         watermark=study.scale.watermark,
         description=[block for block in study.description.split("\n\n") if block.strip()],
         charts=charts,
-        overviews=[
-            block
-            for data in shown
-            if isinstance(data.item, TableItem)
-            for block in data.item.page_tables(data)
-        ],
+        overviews=[one.item.block(one) for one in shown if isinstance(one.item, OverviewTable)],
         columns=list(table),
         table=_table(table),
         table_code=generate_init_offline_itables_html(itables_options.dt_bundle),

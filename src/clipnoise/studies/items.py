@@ -43,8 +43,6 @@ class ReportItem:
     id: ClassVar[str]  # the kind; set for each class that has one
     needs: ClassVar[tuple[str, ...]] = ()
     heading: ClassVar[str] = ""  # of items that have no title; empty takes the kind
-    drawn: ClassVar[bool] = False  # whether it is a figure, in a file of its own
-    once: ClassVar[bool] = False  # whether a report has at most one, because its file has one name
 
     panels: str | tuple[str, ...] = ()
     together: bool = False
@@ -85,7 +83,7 @@ class ReportItem:
         """
 
     def file(self, panel: str) -> str:
-        """Return the file of a table below the study's reports, without its ending, or nothing."""
+        """Return the file of a table, without its ending; nothing of a figure."""
         return ""
 
     @property
@@ -136,5 +134,5 @@ class PlacedItem:
 
     @property
     def file(self) -> str:
-        """The file of a table below the study's reports, without its ending; or nothing."""
+        """The file of a table, without its ending; nothing of a figure, whose file is a number."""
         return self.item.file(self.panel)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +18,13 @@ def place_items(
     """Return the items of a report, in order.
 
     Raises:
-        UserError: an item names a panel, an axis or an option that does not exist, or there are
-            several items of a kind of which a report has one.
+        UserError: an item names a panel, an axis or an option that does not exist.
     """
-    every = tuple(
+    return tuple(
         placed
         for number, item in enumerate(items)
         for placed in _items(item, panels, path, f"report.{number}")
     )
-    counts = Counter(placed.item.kind for placed in every if placed.item.once)
-    for kind in (kind for kind, number in counts.items() if number > 1):
-        raise UserError(f"{path}: report: more than one {kind}. Is `together` missing?")
-    return every
 
 
 def _items(

@@ -334,7 +334,7 @@ class Plan:
 
     def tables(self, study: str) -> list[str]:
         """Return the tables of a study's report as CSV files, in order, once each."""
-        folder = f"{self.config.reports}/{study}"
+        folder = f"{self.config.reports}/{study}/tables"
         files = dict.fromkeys(filter(None, (item.file for item in self.study(study).report)))
         return [f"{folder}/{name}.csv" for name in files]
 
@@ -342,7 +342,7 @@ class Plan:
         """Return the figures of a study's report; the name of a file is the number of its item."""
         every = enumerate(self.study(study).report)
         folder = f"{self.config.reports}/{study}/figures"
-        return [f"{folder}/{number}.svg" for number, placed in every if placed.item.drawn]
+        return [f"{folder}/{number}.svg" for number, placed in every if not placed.file]
 
     def figure_labels(self, study: str, number: int) -> dict[str, str]:
         """Return what a figure shows, for the index of Snakemake's HTML report.

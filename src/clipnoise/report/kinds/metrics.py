@@ -34,7 +34,7 @@ class MetricsTable(TableItem):
 
     def file(self, panel: str) -> str:
         """Return the file of the table; one by class or by group has a name of its own."""
-        return f"tables/{panel}.{FILES.get(self.by or '', self.kind)}"
+        return f"{panel}.{FILES.get(self.by or '', self.kind)}"
 
     def block(self, data: ItemData) -> ListBlock:
         """Return a row for each method and budget, or one for each of its classes or groups."""

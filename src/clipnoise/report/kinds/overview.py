@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from clipnoise.lazy import np
 from clipnoise.report import baseline, export, records, tables
@@ -27,15 +27,13 @@ Column = tuple[str, str]  # group and heading
 
 @dataclass(frozen=True, kw_only=True)
 class OverviewTable(TableItem):
-    """By private method: mean, worst and best gain over dp-sgd at each ε, and relative time. A
-    report has at most one, which is also written to `overview.csv`, `.md` and `.tex`.
+    """By private method: mean, worst and best gain over dp-sgd at each ε, and relative time.
 
     Attributes:
         changes: further columns, by heading: the option to compare with, by axis, such as `{"by
             RDP": {accountant: rdp}}`.
     """
 
-    once: ClassVar = True
     kind: Literal["overview"] = "overview"
     changes: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -44,17 +42,9 @@ class OverviewTable(TableItem):
         """The panels that further columns compare with these."""
         return {f"changes.{heading}": options for heading, options in self.changes.items()}
 
-    def file(self, panel: str) -> str:
-        """Return the file of the overview, of which a report has one."""
-        return "overview"
-
     def block(self, data: ItemData) -> TableBlock:
         """Return the overview as it is printed."""
-        return replace(build_overview(data).block, title=data.title)
-
-    def page_tables(self, data: ItemData) -> list[TableBlock]:
-        """Return the overview, which a web page has, too."""
-        return [build_overview(data).block]
+        return build_overview(data).block
 
     def files(self, data: ItemData) -> Mapping[str, str]:
         """Return the overview as CSV with all digits, as Markdown and as LaTeX."""
@@ -226,8 +216,7 @@ def build_overview(data: ItemData) -> Overview:
             columns[TIME, "time"] = _time(rows, level)
         lines.append(Line(method, label, tables.claimed(rows, metric), columns))
     tasks = len(shown[["dataset", "model"]].drop_duplicates())
-    title = data.placed.title or "Overview"
-    return Overview(title, data.placed.caption, metric, tasks, tuple(lines))
+    return Overview(data.title, data.placed.caption, metric, tasks, tuple(lines))
 
 
 def _time(rows: pd.DataFrame, level: pd.DataFrame) -> OverTasks:

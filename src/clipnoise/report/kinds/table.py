@@ -42,7 +42,7 @@ class ResultsTable(TableItem):
 
     def file(self, panel: str) -> str:
         """Return the file of the panel's results."""
-        return f"tables/{panel}"
+        return panel
 
     def block(self, data: ItemData) -> TableBlock:
         """Return the results; with a published table what it prints, too."""
