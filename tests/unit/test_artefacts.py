@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 from captions import COUNTS, NUMBERED, WITHOUT_RESULTS
 
+from clipnoise.report.kinds.table import ResultsTable
 from clipnoise.studies.fidelity import fidelity_files, read_fidelity
-from clipnoise.studies.study import comparisons, load_study
+from clipnoise.studies.study import Study, comparisons, load_study
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW, PUBLISHED = ROOT / "workflow", ROOT / "reports" / "published"
 FIDELITY = {paper: read_fidelity(path) for paper, path in fidelity_files(PUBLISHED).items()}
 NAMES = [f"{paper}/{name}" for paper, one in FIDELITY.items() for name in one.reports]
 STUDIES = [name for name in NAMES if (WORKFLOW / "studies" / f"{name}.yaml").is_file()]
+
+
+@cache
+def load(name: str, scale: str) -> Study:
+    rules = WORKFLOW / "scales" / f"{scale}.yaml"
+    return load_study(WORKFLOW / "studies" / f"{name}.yaml", rules)
 
 
 def test_the_list_has_every_caption_of_the_texts() -> None:
@@ -40,10 +48,21 @@ def test_every_report_has_exactly_one_source(name: str) -> None:
 @pytest.mark.parametrize("scale", ["small", "smoke"])
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_part_of_an_artefact_has_runs_at_the_reduced_scales(name: str, scale: str) -> None:
-    rules = WORKFLOW / "scales" / f"{scale}.yaml"
-    study = load_study(WORKFLOW / "studies" / f"{name}.yaml", rules)
+    study = load(name, scale)
     assert study.scale.watermark or study.at == "paper"
     assert {run.panel for run in study.runs} == set(study.panels)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_table_has_one_configuration_in_each_place(name: str) -> None:
+    """Panels that a table shows together may have runs in common, but no other ones beside them."""
+    study = load(name, "small")
+    for placed in (one for one in study.report if isinstance(one.item, ResultsTable)):
+        shown: dict[tuple[object, ...], str] = {}
+        for run in (one for one in study.runs if one.panel in placed.panels):
+            spec = run.spec
+            place = (run.dataset, run.model, spec.method.id, run.label, spec.budget_label)
+            assert shown.setdefault((*place, spec.seed), spec.hash) == spec.hash, place
 
 
 def test_a_published_table_is_named_by_the_study_of_the_same_name() -> None:
