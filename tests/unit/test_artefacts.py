@@ -10,7 +10,7 @@ from captions import COUNTS, NUMBERED, WITHOUT_RESULTS
 
 from clipnoise.report.kinds.table import ResultsTable
 from clipnoise.studies.fidelity import fidelity_files, read_fidelity
-from clipnoise.studies.study import Study, comparisons, load_study
+from clipnoise.studies.study import Study, load_study, published_tables
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW, PUBLISHED = ROOT / "workflow", ROOT / "reports" / "published"
@@ -70,5 +70,5 @@ def test_a_published_table_is_named_by_the_study_of_the_same_name() -> None:
         table = PUBLISHED / f"{name}.csv"
         if table.is_file():
             study = load_study(WORKFLOW / "studies" / f"{name}.yaml")
-            tables = comparisons(study, PUBLISHED).values()
+            tables = published_tables(study, PUBLISHED).values()
             assert table in tables, f"{name}: its published numbers are not compared"

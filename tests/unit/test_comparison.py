@@ -23,7 +23,7 @@ from clipnoise.report.published import (
 )
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.study import comparisons, load_study
+from clipnoise.studies.study import load_study, published_tables
 
 HEAD = "dataset,model,method,variant,budget,metric,mean,std,n,unit,source,note\n"
 STUDY: dict[str, Any] = {
@@ -216,9 +216,9 @@ def publish(folder: Path, name: str) -> Path:
 
 def test_a_table_shows_the_published_numbers_that_it_names(tmp_path: Path) -> None:
     folder, table = tmp_path / "published", publish(tmp_path, "fifth-paper/table1")
-    assert not comparisons(load_study(study(tmp_path)), folder)
+    assert not published_tables(load_study(study(tmp_path)), folder)
     one = load_study(study(tmp_path, report=[BESIDE]))
-    (found,) = comparisons(one, folder).items()
+    (found,) = published_tables(one, folder).items()
     assert found[1] == table
     assert found[0].panel == "comparison"
     runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, seeds(0.9)))
@@ -263,10 +263,10 @@ def test_a_study_may_name_another_table_or_give_its_path(tmp_path: Path) -> None
     other = publish(tmp_path, "sixth-paper/table9")
     item = {**BESIDE, "published": "sixth-paper/table9"}
     one = load_study(study(tmp_path, report=[item, *STUDY["report"]]))
-    assert list(comparisons(one, tmp_path / "published").values()) == [other]
+    assert list(published_tables(one, tmp_path / "published").values()) == [other]
     item["published"] = str(other)
     one = load_study(study(tmp_path, report=[item]))
-    assert list(comparisons(one, tmp_path / "nowhere").values()) == [other]
+    assert list(published_tables(one, tmp_path / "nowhere").values()) == [other]
 
 
 def test_a_table_that_is_not_there_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_table_that_is_not_there_is_refused_with_the_nearest_name(tmp_path: Pa
     item = {**BESIDE, "published": "fifth-paper/tabel2"}
     one = load_study(study(tmp_path, report=[item]))
     with pytest.raises(UserError, match=r"report\.published: .* Did you mean 'fifth-paper/table2'"):
-        comparisons(one, tmp_path / "published")
+        published_tables(one, tmp_path / "published")
 
 
 def test_the_command_writes_the_comparison_and_names_a_study_without_one(

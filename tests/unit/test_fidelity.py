@@ -14,7 +14,7 @@ from clipnoise.errors import UserError
 from clipnoise.papers.base import experiments
 from clipnoise.report.pdf import bundle
 from clipnoise.studies.fidelity import fidelity_files, open_settings, read_fidelity
-from clipnoise.studies.study import comparisons, load_study, names_below
+from clipnoise.studies.study import load_study, names_below, published_tables
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED, WORKFLOW = ROOT / "reports" / "published", ROOT / "workflow"
@@ -91,7 +91,7 @@ def test_the_file_of_a_paper_names_every_report_of_it_and_no_other(paper: str) -
 def shows_published_numbers(name: str) -> bool:
     study = STUDIES / f"{name}.yaml"
     if study.is_file():
-        return bool(comparisons(load_study(study), PUBLISHED))
+        return bool(published_tables(load_study(study), PUBLISHED))
     return len((PUBLISHED / f"{name}.csv").read_text().splitlines()) > 1
 
 

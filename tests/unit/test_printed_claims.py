@@ -16,8 +16,7 @@ from clipnoise.cli.program import run
 from clipnoise.report.claims import Printed, comparisons, deciding, in_print
 from clipnoise.report.published import printed_runs
 from clipnoise.studies.claims import PlacedClaim
-from clipnoise.studies.study import comparisons as published_items
-from clipnoise.studies.study import load_study, names_below
+from clipnoise.studies.study import load_study, names_below, published_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES, PUBLISHED = ROOT / "workflow/studies", ROOT / "reports/published"
@@ -30,7 +29,7 @@ def printed(name: str) -> tuple[tuple[PlacedClaim, ...], pd.DataFrame]:
     study = load_study(STUDIES / f"{name}.yaml")
     if not study.claims:
         return (), pd.DataFrame()
-    return study.claims, printed_runs(planned_rows(study), published_items(study, PUBLISHED))
+    return study.claims, printed_runs(planned_rows(study), published_tables(study, PUBLISHED))
 
 
 def judged() -> Iterator[tuple[PlacedClaim, Printed, pd.DataFrame]]:
@@ -75,10 +74,14 @@ def drawn(frame: pd.DataFrame, metric: str, generator: np.random.Generator) -> p
 def share_that_holds(placed: PlacedClaim, paper: Printed, frame: pd.DataFrame) -> float:
     """Return in what share of replications the claim holds."""
     generator = np.random.default_rng(0)
-    compared = [side for one in placed.contrasts for side in (one.method, *one.than)]
+    compared = [
+        pair
+        for one in placed.contrasts
+        for pair in ((one.panel, one.method), *((one.than_panel, label) for label in one.than))
+    ]
     mine = pd.concat(
-        frame[(frame["panel"] == side.panel) & (frame["label"] == side.label)]
-        for side in dict.fromkeys(compared)
+        frame[(frame["panel"] == panel) & (frame["label"] == label)]
+        for panel, label in dict.fromkeys(compared)
     )
     holds = 0
     for _ in range(DRAWS):

@@ -279,11 +279,9 @@ class RunCount(TableItem):
     def block(self, data: ItemData) -> ListBlock:
         return ListBlock(
             title=data.title,
-            caption="",
             heads=["what", "number"],
-            numbers=1,
+            align="lr",
             rows=[[self.unit, str(len(data.runs))]],
-            notes=[],
         )
 '''
 

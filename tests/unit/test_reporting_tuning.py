@@ -156,7 +156,7 @@ def test_a_column_that_is_the_same_in_all_rows_is_said_once() -> None:
     rows = [(("a",), ("0.1",), ("6",)), (("b",), ("0.1",), ("6",)), (("c",), ("0.2",), ("6",))]
     table = compact(("panel", "rate", "seeds"), rows, merge=(0,), numbers=2)
     assert table.heads == ["panel", "rate"]
-    assert table.right == [False, True]
+    assert table.align == "lr"
     assert table.rows == [[["a", "b"], ["0.1"]], [["c"], ["0.2"]]]
     assert table.everywhere == "seeds 6"
 

@@ -43,7 +43,7 @@ def frame(folder: Path, levels: dict[str, tuple[int, ...]], **changes: Any) -> p
 
 def texts(section: VerdictSection) -> dict[str, str]:
     """Return the notes of a verdict, by their heads."""
-    return {one.head: one.text for one in section.notes}
+    return {one.title: one.paragraphs[0] for one in section.notes}
 
 
 def said(runs: pd.DataFrame, watermark: str = "") -> dict[str, str]:

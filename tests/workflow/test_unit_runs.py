@@ -122,7 +122,7 @@ def test_the_report_names_the_doubt_and_the_unit(
     study: Study, folder: Path, summaries: dict[str, list[dict[str, Any]]]
 ) -> None:
     runs, _ = collected(study, folder / "results")
-    words = " ".join(block.text for block in privacy_statement(runs).statements)
+    words = " ".join(one.paragraphs[0] for one in privacy_statement(runs).statements)
     assert "one example can move the clipped mean of a micro-batch of 4 by twice" in words
     assert "under add-remove-user adjacency" in words
     assert set(runs["unit"]) == {"example", "user"}

@@ -61,7 +61,7 @@ rule compare:
         runs=f"{COLLECTED}/{{study}}/runs.parquet",
         tables=lambda wildcards: published_tables(
             plan.study(wildcards.study), PUBLISHED
-        ),
+        ).values(),
     output:
         report(
             f"{REPORTS}/{{study}}.csv",

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from clipnoise.cli import options
 from clipnoise.errors import unknown
-from clipnoise.studies.study import PUBLISHED, Study, comparisons, load_study, studies_of_papers
+from clipnoise.studies.study import (
+    PUBLISHED,
+    Study,
+    load_study,
+    published_tables,
+    studies_of_papers,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +61,7 @@ def _judged(study: Study, published: Path) -> list[ClaimRow]:
     from clipnoise.report.claims import printed_data
     from clipnoise.report.published import printed_runs
 
-    printed = printed_runs(planned_rows(study), comparisons(study, published))
+    printed = printed_runs(planned_rows(study), published_tables(study, published))
     return printed_data(study.claims, printed)
 
 

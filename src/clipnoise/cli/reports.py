@@ -14,7 +14,7 @@ from clipnoise.papers.base import Results, experiment_class, load, read_publishe
 from clipnoise.run.provenance import Provenance
 from clipnoise.studies import columns
 from clipnoise.studies.scale import read_scale
-from clipnoise.studies.study import PUBLISHED, Study, comparisons, load_study
+from clipnoise.studies.study import PUBLISHED, Study, load_study, published_tables
 
 StudyFile = Annotated[Path, "Study file."]
 RunsTable = Annotated[Path, "The study's runs.parquet, written by collect."]
@@ -105,7 +105,7 @@ def compare(
     from clipnoise.report.records import read_runs
 
     plan, rows = load_study(study, scale), read_runs(runs)
-    tables = comparisons(plan, published)
+    tables = published_tables(plan, published)
     if not tables:
         raise UserError(
             f"{study}: no published table: its report names none, and there is no "

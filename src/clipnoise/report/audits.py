@@ -14,7 +14,7 @@ from clipnoise.audit.findings import ContractFinding, ControlFinding, EmpiricalF
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.files import read_json
-from clipnoise.report.blocks import SheetBlock, TextBlock
+from clipnoise.report.blocks import ListBlock, TextBlock
 from clipnoise.report.formats import DASH, count, decimal, significant
 from clipnoise.report.pdf import typeset
 from clipnoise.studies.audits import TOGETHER, refuted_by_guesses
@@ -94,7 +94,7 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
         "method, adjacency, declared, measured, noise, claimed ε, ε shown by releases, "
         "by final parameters, p, verdict"
     )
-    blocks: list[TextBlock | SheetBlock] = [
+    blocks: list[TextBlock | ListBlock] = [
         text("Result", [_result([row[-1] for row in rows], list(controls.values()))]),
         text("What the columns mean", COLUMNS),
         sheet("Methods", heads.split(", "), "ll" + "r" * 7 + "l", rows),
@@ -132,7 +132,7 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
     rows = cells.fillna(dict.fromkeys(WORDS, "")).to_dict("records")
     heads = "paper, result, published, δ, text, tight, code, tight"
     assumed = "result, n, B, T, σ, source of σ, source of T, released code"
-    blocks: list[TextBlock | SheetBlock] = [
+    blocks: list[TextBlock | ListBlock] = [
         text("How to read this", READING),
         sheet(
             "ε that can be guaranteed, at equal δ",
@@ -155,20 +155,20 @@ def _read(kind: type[T], folder: Path) -> dict[str, T]:
 
 
 def page(
-    title: str, name: str, blocks: Sequence[TextBlock | SheetBlock], template: Path, **options: Any
+    title: str, name: str, blocks: Sequence[TextBlock | ListBlock], template: Path, **options: Any
 ) -> bytes:
     """Lay out a title and blocks; `name` is the kind of report."""
     return typeset({"title": title, "name": name, "blocks": blocks, **options}, template, {})
 
 
-def text(head: str, paragraphs: Iterable[str]) -> TextBlock:
+def text(title: str, paragraphs: Iterable[str]) -> TextBlock:
     """Return a block of paragraphs."""
-    return TextBlock(head=head, paragraphs=list(paragraphs))
+    return TextBlock(title, list(paragraphs))
 
 
-def sheet(head: str, heads: list[str], align: str, rows: Iterable[list[str]]) -> SheetBlock:
+def sheet(title: str, heads: list[str], align: str, rows: Iterable[list[str]]) -> ListBlock:
     """Return a table; `align` has a letter per column, l or r."""
-    return SheetBlock(head=head, heads=heads, align=list(align), rows=list(rows))
+    return ListBlock(title=title, heads=heads, align=align, rows=list(rows))
 
 
 def _method(

@@ -86,24 +86,24 @@ class TableBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class ListBlock:
-    """Rows of text below one line of headings, of which the last are those of numbers.
+    """Rows of text below one line of headings.
 
     Attributes:
         title: heading.
         caption: what the reader should see; may be empty.
         heads: the headings.
-        numbers: how many columns, from the right, are numbers.
+        align: a letter for each column: l, or r for numbers.
         rows: as many texts as there are headings.
         notes: below it, one sentence or two each.
     """
 
     kind: ClassVar[str] = "rows"
     title: str
-    caption: str
+    caption: str = ""
     heads: Sequence[str]
-    numbers: int
+    align: str
     rows: Sequence[Sequence[str]]
-    notes: Sequence[str]
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,31 +122,12 @@ class FigureBlock:
 
 
 @dataclass(frozen=True)
-class Paragraph:
-    """A paragraph behind a head in bold, which may be empty."""
-
-    head: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class TextBlock:
-    """Paragraphs below a head."""
+    """Paragraphs below a heading, or behind a short one in bold, which may be empty."""
 
     kind: ClassVar[str] = "text"
-    head: str
+    title: str
     paragraphs: Sequence[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SheetBlock:
-    """A table of text below a head; `align` has a letter per column, l or r."""
-
-    kind: ClassVar[str] = "table"
-    head: str
-    heads: Sequence[str]
-    align: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-Block = TableBlock | ListBlock | FigureBlock
+Block = TextBlock | TableBlock | ListBlock | FigureBlock

@@ -23,7 +23,7 @@ from clipnoise.report.statistics import (
     sample,
 )
 from clipnoise.report.tables import choose_metric
-from clipnoise.studies.claims import Contrast, PlacedClaim, Side
+from clipnoise.studies.claims import Contrast, PlacedClaim
 from clipnoise.studies.file import PaperClaim
 
 Answer = Literal["holds", "does not hold", "cannot be told"]
@@ -391,25 +391,29 @@ class _Reading:
 
 def _against_each(contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame) -> Iterator[Found]:
     """Yield what was found in each place: against each competitor, or the best of them."""
-    metric = _metric(claim, where(runs, panel=contrast.method.panel))
-    ours = _readings(contrast.method, claim, runs, metric, claim.datasets)
+    here, beside = (where(runs, panel=name) for name in (contrast.panel, contrast.than_panel))
+    metric = _metric(claim, here)
+    ours = _readings(where(here, label=contrast.method), claim, metric, claim.datasets)
     there = (claim.than_dataset,) if claim.than_dataset else claim.datasets
-    theirs = {side: _readings(side, claim, runs, metric, there) for side in contrast.than}
-    unnamed = Side(contrast.than[0].panel, BEST) if claim.against == "best" else None
-    if unnamed is not None and (best := _readings(unnamed, claim, runs, metric, there)):
-        theirs = {unnamed: best}
+    theirs = {
+        label: _readings(where(beside, label=label), claim, metric, there)
+        for label in (BEST, *contrast.than)
+    }
+    best = theirs.pop(BEST)
+    if claim.against == "best" and best:
+        theirs = {BEST: best}
     for at, method in ours.items():
         dataset, model, text = at
         # A panel is often named for its dataset.
-        place = ", ".join(dict.fromkeys([contrast.method.panel, dataset, model, budget(text)]))
+        place = ", ".join(dict.fromkeys([contrast.panel, dataset, model, budget(text)]))
         if not theirs:
-            yield _compared(place, contrast.method.label, method, None, metric)
-        beside = (claim.than_dataset or dataset, model, text)
+            yield _compared(place, contrast.method, method, None, metric)
+        at_theirs = (claim.than_dataset or dataset, model, text)
         on = f" on {claim.than_dataset}" if claim.than_dataset else ""
-        found = ((f"{side.label}{on}", _beside(beside, each)) for side, each in theirs.items())
+        found = ((f"{label}{on}", _beside(at_theirs, each)) for label, each in theirs.items())
         others = {label: other for label, other in found if other is not None}
         for label, other in _chosen(others, claim, metric):
-            yield _compared(place, f"{contrast.method.label} − {label}", method, other, metric)
+            yield _compared(place, f"{contrast.method} − {label}", method, other, metric)
 
 
 def _beside(at: Place, others: Mapping[Place, _Reading]) -> _Reading | None:
@@ -429,10 +433,9 @@ def _chosen(
 
 
 def _readings(
-    side: Side, claim: PaperClaim, runs: pd.DataFrame, metric: Metric, datasets: Sequence[str]
+    chosen: pd.DataFrame, claim: PaperClaim, metric: Metric, datasets: Sequence[str]
 ) -> dict[Place, _Reading]:
     """Return the runs of a method by place, where the claim is about that place."""
-    chosen = where(runs, panel=side.panel, label=side.label)
     for column, names in (("dataset", datasets), ("model", claim.models)):
         chosen = chosen[chosen[column].isin(names)] if names else chosen
     budgets = [NON_PRIVATE, *(f"eps={epsilon:g}" for epsilon in claim.epsilons)]

@@ -156,7 +156,7 @@ def _block(
         title=title,
         caption=caption,
         heads=heads,
-        numbers=len(heads) - 5,
+        align="lllll" + "r" * (len(heads) - 5),
         rows=[[*row, *[DASH] * (len(heads) - len(row))] for row in rows],
         notes=[f"{OVER_SEEDS} {note}"],
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from clipnoise.report.blocks import Block, FigureBlock
+from clipnoise.report.blocks import Block, ListBlock, TableBlock
 from clipnoise.report.claims import CLAIM_NOTE, ClaimRow, claims_data
 from clipnoise.report.formats import CompactTable, budget, compact, count, ranges, significant
 from clipnoise.report.hyperparameters import (
@@ -29,7 +29,7 @@ from clipnoise.report.tables import TEST
 from clipnoise.report.verdict import VerdictSection, verdict_data
 from clipnoise.studies.fidelity import open_settings
 from clipnoise.studies.status import span
-from clipnoise.studies.study import PUBLISHED, Study, comparisons
+from clipnoise.studies.study import PUBLISHED, Study, published_tables
 
 FEW = 8  # methods that are listed again for every panel
 
@@ -109,7 +109,7 @@ def document(
     """
     distinct = runs.drop_duplicates("hash")
     tried = candidates(study) if runs["configurations"].notna().any() else {}
-    tables = comparisons(study, published)
+    tables = published_tables(study, published)
     shown = [
         ItemData(
             placed=placed,
@@ -156,7 +156,7 @@ def _results(every: Iterable[ItemData]) -> list[Block]:
     shown: set[str] = set()
     found: list[Block] = []
     for block in (block for data in every for block in data.item.blocks(data)):
-        if not isinstance(block, FigureBlock):
+        if isinstance(block, TableBlock | ListBlock):
             notes = [note for note in block.notes if note not in shown]
             shown.update(block.notes)
             block = replace(block, notes=notes)

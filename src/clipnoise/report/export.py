@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from clipnoise.report.blocks import (
+    Block,
     FigureBlock,
     Grid,
     HeadGroup,
@@ -109,31 +110,36 @@ def _rows_to_csv(block: ListBlock) -> tuple[list[str], list[dict[str, str]]]:
     return list(block.heads), [dict(zip(block.heads, row, strict=True)) for row in block.rows]
 
 
-def to_markdown(block: TableBlock | ListBlock, watermark: str = "") -> str:
-    """Return a table in Markdown: heading, caption, a pipe table per grid of columns, notes."""
-    if isinstance(block, TableBlock):
-        parts = [*map(_grid, block.grids), *_references(block.grids), *map(_grid, block.costs)]
+def to_markdown(block: Block, watermark: str = "") -> str:
+    """Return a block in Markdown, below its heading; a figure is a file beside it."""
+    title = f"{'##' if isinstance(block, TextBlock) else '###'} {_markdown(block.title)}"
+    warning = f"**{_markdown(watermark)}**" if watermark else ""
+    return "\n\n".join(filter(None, [title, warning, *_parts(block)])) + "\n"
+
+
+def _parts(block: Block) -> Iterator[str]:
+    """Yield what stands below the heading of a block."""
+    if isinstance(block, TextBlock):
+        yield from map(_markdown, block.paragraphs)
+    elif isinstance(block, FigureBlock):
+        yield f"![{_markdown(block.alt or block.title)}]({block.image})"
+        yield _markdown(block.caption)
     else:
-        texts = block.numbers * ["---:"]
-        rule = ["---"] * (len(block.heads) - block.numbers) + texts
-        lines = [block.heads, *block.rows]
-        rows = [list(map(_markdown, line)) for line in lines]
-        parts = ["\n".join(map(_piped, [rows[0], rule, *rows[1:]]))]
-    above = [f"### {_markdown(block.title)}", f"**{_markdown(watermark)}**" if watermark else ""]
-    below = map(_markdown, block.notes)
-    return "\n\n".join(filter(None, [*above, _markdown(block.caption), *parts, *below])) + "\n"
+        yield _markdown(block.caption)
+        yield from _tables(block)
+        yield from map(_markdown, block.notes)
 
 
-def text_to_markdown(block: TextBlock) -> str:
-    """Return paragraphs below their head in Markdown."""
-    return "\n\n".join([f"## {_markdown(block.head)}", *map(_markdown, block.paragraphs)]) + "\n"
-
-
-def figure_to_markdown(block: FigureBlock) -> str:
-    """Return a figure in Markdown, from a file beside it: heading, picture and caption."""
-    alt = _markdown(block.alt or block.title)
-    parts = [f"### {_markdown(block.title)}", f"![{alt}]({block.image})", _markdown(block.caption)]
-    return "\n\n".join(parts) + "\n"
+def _tables(block: TableBlock | ListBlock) -> Iterator[str]:
+    """Yield a pipe table for each grid of columns."""
+    if isinstance(block, TableBlock):
+        yield from map(_grid, block.grids)
+        yield from _references(block.grids)
+        yield from map(_grid, block.costs)
+    else:
+        heads, *rows = (list(map(_markdown, line)) for line in (block.heads, *block.rows))
+        rule = ["---:" if side == "r" else "---" for side in block.align]
+        yield "\n".join(map(_piped, [heads, rule, *rows]))
 
 
 def _references(grids: Sequence[Grid]) -> Iterator[str]:
@@ -184,9 +190,8 @@ def to_latex(block: TableBlock | ListBlock, watermark: str = "") -> str:
         costs = [_tabular(grid, [_line(map(latex, grid.heads))]) for grid in block.costs]
         tabulars = [*map(_spanned, block.grids), *costs]
     else:
-        columns = "l" * (len(block.heads) - block.numbers) + "r" * block.numbers
         heads, *rows = (_line(map(latex, row)) for row in (block.heads, *block.rows))
-        tabulars = [_ruled(columns, [heads], rows)]
+        tabulars = [_ruled(block.align, [heads], rows)]
     caption = ". ".join(filter(None, [watermark, block.title.rstrip("."), block.caption]))
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex(caption)}}}"]
     lines += [line for tabular in tabulars for line in tabular]

@@ -217,13 +217,13 @@ class CompactTable:
 
     Attributes:
         heads: of the columns that vary.
-        right: which of them are aligned right.
+        align: a letter for each of them: l, or r for numbers.
         rows: the values that each cell of a row holds for.
         everywhere: what holds for all rows, in words.
     """
 
     heads: list[str]
-    right: list[bool]
+    align: str
     rows: list[list[list[str]]]
     everywhere: str
 
@@ -254,7 +254,7 @@ def compact(
     same = [i for i, found in enumerate(values) if len(found) == 1 < len(joined)]
     return CompactTable(
         heads=[heads[i] for i in varying],
-        right=[i >= len(heads) - numbers for i in varying],
+        align="".join("r" if i >= len(heads) - numbers else "l" for i in varying),
         rows=[[list(row[i]) for i in varying] for row in joined],
         everywhere="; ".join(
             f"{heads[i]} {', '.join(joined[0][i])}" for i in same if joined[0][i] != (DASH,)

@@ -12,7 +12,7 @@ import pandas as pd
 from clipnoise.privacy.profile import rounded_up
 from clipnoise.report.audits import page, sheet, text
 from clipnoise.report.baseline import contended, cost_ratio
-from clipnoise.report.blocks import SheetBlock, TextBlock
+from clipnoise.report.blocks import ListBlock, TextBlock
 from clipnoise.report.formats import DASH, METRICS, decimal, named
 from clipnoise.report.inference.sign_flips import apart_from, units_needed
 from clipnoise.report.publication import run_rows
@@ -166,7 +166,7 @@ def build_loop_judgement(result: LoopJudgement, template: Path) -> bytes:
     rows = ([each.name, "" if each.holds else "refuted", each.said] for each in result.checks)
     power = (f"{each.name}: {each.power}" for each in result.checks if each.power)
     skipped = [f"{each.name}: {each.said}" for each in result.skipped]
-    blocks: list[TextBlock | SheetBlock] = [
+    blocks: list[TextBlock | ListBlock] = [
         text("Verdict", [VERDICTS[result.verdict], file, claimed, *allowed, rate]),
         sheet("Checks", ["check", "", "finding"], "lll", rows),
         text("What would have been seen", power),
@@ -240,7 +240,7 @@ def _number(value: float | None) -> str:
     return DASH if value is None else decimal(value, 2)
 
 
-def _standing(league: LeagueStanding) -> Iterator[TextBlock | SheetBlock]:
+def _standing(league: LeagueStanding) -> Iterator[TextBlock | ListBlock]:
     """Yield where the method stands in the league."""
     heads, rows = standing_rows(league)
     yield sheet(f"The league, {league['task']}", heads, "lrlrrrr", rows)

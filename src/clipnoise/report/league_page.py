@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from clipnoise.report.blocks import FigureBlock, ListBlock, TextBlock
-from clipnoise.report.export import figure_to_markdown, text_to_markdown, to_markdown
+from clipnoise.report.blocks import Block, FigureBlock, ListBlock, TextBlock
+from clipnoise.report.export import to_markdown
 from clipnoise.report.figures import canvas, league
 from clipnoise.report.formats import DASH, count, decimal, listing
 from clipnoise.report.inference.confirmed import Confirmed
@@ -25,7 +25,6 @@ from clipnoise.report.records import split, where
 from clipnoise.report.statistics import ALPHA, Interval
 from clipnoise.studies.tracks import PRIVATE
 
-Part = TextBlock | ListBlock | FigureBlock
 UNDER_WAY = "This comparison is under way, task by task."
 TOO_FEW = "All tasks of this track are confirmed; they are too few for an answer over tasks."
 TASKS_NEEDED = units_needed(ALPHA)
@@ -147,11 +146,9 @@ def _in_points(one: Interval) -> str:
     return f"{value} points, {low} to {high}"
 
 
-def _part_to_markdown(part: Part) -> str:
-    if isinstance(part, TextBlock):
-        return text_to_markdown(part)
+def _part_to_markdown(part: Block) -> str:
     if isinstance(part, FigureBlock):
-        return figure_to_markdown(replace(part, image=_picture(part)))
+        part = replace(part, image=_picture(part))
     return to_markdown(part)
 
 
@@ -188,23 +185,23 @@ def league_pdf(found: LeagueFindings, planned: Mapping[str, str], template: Path
         return typeset(content, template, images)
 
 
-def parts(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[Part]:
+def parts(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[Block]:
     """Yield all that the page shows, in order."""
-    yield TextBlock(head="What is published", paragraphs=list(_published(found, planned)))
+    yield TextBlock("What is published", list(_published(found, planned)))
     yield _tasks(found, planned)
     if not found.tasks:
         return
     if found.settings:
-        yield TextBlock(head="What these tasks show", paragraphs=list(_shown(found)))
+        yield TextBlock("What these tasks show", list(_shown(found)))
         yield _who(found)
         yield _methods(found)
-    yield TextBlock(head="What cannot be told", paragraphs=list(_untold(found)))
+    yield TextBlock("What cannot be told", list(_untold(found)))
     yield from claims_block(found)
     yield from _over_tasks(found)
     if found.settings:
-        yield TextBlock(head="How to read the tables of tasks", paragraphs=_said(CONFIRMED, found))
+        yield TextBlock("How to read the tables of tasks", _said(CONFIRMED, found))
     for task, runs in found.tasks.items():
-        yield TextBlock(head=planned.get(task, task), paragraphs=[])
+        yield TextBlock(planned.get(task, task), [])
         if task in found.confirmed:
             yield league.gains_figure(found, task).block
         for at in (one for one in found.settings if one[0] == task):
@@ -270,8 +267,7 @@ def _tasks(found: LeagueFindings, planned: Mapping[str, str]) -> ListBlock:
         "steps are those of reported runs, without searches.",
         heads=("task", "about", "state", "ε", "test examples", "confirmed", "runs", "minutes"),
         rows=rows,
-        numbers=5,
-        notes=[],
+        align="lllrrrrr",
     )
 
 
@@ -348,8 +344,7 @@ def _who(found: LeagueFindings) -> ListBlock:
         "as good as the best; its mean can be below that of one that is, if it varies more.",
         heads=("task", "ε", "can be the best", "shown not to be"),
         rows=rows,
-        numbers=0,
-        notes=[],
+        align="llll",
     )
 
 
@@ -379,8 +374,7 @@ def _methods(found: LeagueFindings) -> ListBlock:
             "time",
         ),
         rows=[row for _, row in sorted(rows, key=lambda pair: pair[0])],
-        numbers=7,
-        notes=[],
+        align="lrrrrrrr",
     )
 
 
@@ -425,7 +419,7 @@ def _untold(found: LeagueFindings) -> Iterator[str]:
     yield "ε is that of one training run. It does not include the search."
 
 
-def _over_tasks(found: LeagueFindings) -> Iterator[Part]:
+def _over_tasks(found: LeagueFindings) -> Iterator[Block]:
     """Yield figures and tables over tasks; of an ε with one task the closed shares alone.
 
     Its gains stand with the task.
@@ -435,7 +429,7 @@ def _over_tasks(found: LeagueFindings) -> Iterator[Part]:
     if not several and not figures:
         return
     about = [*([OVER_GAIN] if several else []), OVER_CLOSED]
-    yield TextBlock(head="Over tasks", paragraphs=_said(about, found))
+    yield TextBlock("Over tasks", _said(about, found))
     yield from (one.block for one in figures)
     for epsilon in dict.fromkeys(one.epsilon for one in several):
         yield _over(found, epsilon, [one for one in several if one.epsilon == epsilon])
@@ -475,10 +469,9 @@ def _over(found: LeagueFindings, epsilon: float, every: list[MethodOverTasks]) -
         )
     return ListBlock(
         title=f"Over tasks, ε = {epsilon:g}",
-        caption="",
         heads=OVER_HEADS,
         rows=rows,
-        numbers=len(OVER_HEADS) - 1,
+        align="l" + "r" * (len(OVER_HEADS) - 1),
         notes=notes,
     )
 
@@ -511,11 +504,9 @@ def _confirmed(found: LeagueFindings, task: str, epsilon: float) -> ListBlock:
         rows += _references(found.references[task])
     return ListBlock(
         title=f"{task}, ε = {epsilon:g}: confirmed",
-        caption="",
         heads=CONFIRMED_HEADS,
         rows=rows,
-        numbers=len(CONFIRMED_HEADS) - 1,
-        notes=[],
+        align="l" + "r" * (len(CONFIRMED_HEADS) - 1),
     )
 
 
@@ -555,6 +546,5 @@ def _screen(task: str, panel: str, runs: pd.DataFrame) -> ListBlock:
         caption="Mean test accuracy in %, in which a diverged run counts as 0.",
         heads=["method", *(f"ε = {e:g}" for e in budgets), "diverged", "CPU seconds"],
         rows=ranked,
-        numbers=len(budgets) + 2,
-        notes=[],
+        align="l" + "r" * (len(budgets) + 2),
     )

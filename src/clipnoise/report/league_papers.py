@@ -99,7 +99,7 @@ def claims_block(found: LeagueFindings) -> Iterator[ListBlock]:
         "with its 95% interval, each by itself. The tasks are not those of the papers.",
         heads=HEADS,
         rows=rows,
-        numbers=4,
+        align="l" * (len(HEADS) - 4) + "rrrr",
         notes=notes,
     )
 

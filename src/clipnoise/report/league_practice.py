@@ -13,7 +13,7 @@ import pandas as pd
 from clipnoise.data.base import Dataset
 from clipnoise.data.features import Features
 from clipnoise.report.blocks import ListBlock, TextBlock
-from clipnoise.report.export import text_to_markdown, to_markdown
+from clipnoise.report.export import to_markdown
 from clipnoise.report.formats import DASH, count, decimal, listing, significant
 from clipnoise.report.league import LeagueFindings
 from clipnoise.report.records import where
@@ -213,15 +213,15 @@ def practice_page(tracks: Iterable[LeagueFindings], data: Mapping[str, Dataset])
             of[place] = found
     places = [(kind, large) for kind in KINDS for large in SIZES if (kind, large) in cells]
     rows = {place: _rows(of[place], cells[place]) for place in places}
-    parts = [HEAD, text_to_markdown(TextBlock(head="In short", paragraphs=[*_short(rows)]))]
+    parts = [HEAD, to_markdown(TextBlock("In short", [*_short(rows)]))]
     for kind in KINDS:
         empty = [SIZES[large] for large in SIZES if (kind, large) not in cells]
         nothing = [f"With {size}: no confirmed task is published." for size in empty]
-        parts.append(text_to_markdown(TextBlock(head=_capital(kind), paragraphs=nothing)))
+        parts.append(to_markdown(TextBlock(_capital(kind), nothing)))
         for place in (one for one in places if one[0] == kind):
             title = f"{_capital(kind)} with {SIZES[place[1]]}"
             parts.extend(map(to_markdown, _tables(title, cells[place], rows[place])))
-    parts.append(text_to_markdown(TextBlock(head="How to read this", paragraphs=READING)))
+    parts.append(to_markdown(TextBlock("How to read this", READING)))
     return "\n".join(parts)
 
 
@@ -263,16 +263,14 @@ def _tables(
         caption=f"From {count(len(tasks), 'task')}: {listing(named)}.",
         heads=START,
         rows=[row.cells() for row in rows],
-        numbers=0,
+        align="l" * len(START),
         notes=["At any other ε no task here is confirmed."],
     )
     yield ListBlock(
         title=f"{title}: what searches chose",
-        caption="",
         heads=CHOSEN,
         rows=sorted((cells for row in rows for cells in row.chosen()), key=lambda one: one[0]),
-        numbers=5,
-        notes=[],
+        align="llrrrrr",
     )
 
 

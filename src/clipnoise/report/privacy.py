@@ -10,7 +10,7 @@ import pandas as pd
 
 from clipnoise.privacy.claim import NOT_COVERED, covered_by_epsilon
 from clipnoise.privacy.profile import RATES, PrivacyProfile, rounded_up
-from clipnoise.report.blocks import Paragraph
+from clipnoise.report.blocks import TextBlock
 from clipnoise.report.formats import (
     DASH,
     CompactTable,
@@ -91,7 +91,7 @@ class PrivacySection:
         numbers: those behind them.
     """
 
-    statements: list[Paragraph]
+    statements: list[TextBlock]
     numbers: CompactTable
 
 
@@ -99,29 +99,29 @@ def privacy_statement(runs: pd.DataFrame) -> PrivacySection:
     """Return what is guaranteed of some runs, of which each is given once."""
     finished = runs[runs["claim"] != ""]
     private = list(finished[finished["claim"] != NON_PRIVATE].groupby(GROUPING, sort=True))
-    statements: list[Paragraph] = []
+    statements: list[TextBlock] = []
     rows: list[tuple[str, ...]] = []
     holders: dict[str, list[str]] = {}
     for number, (key, subset) in enumerate(private, 1):
         text, further = _sentences(*map(str, key), number=len(subset))
         name = f"{number}. " if len(private) > 1 else ""
-        statements.append(Paragraph(f"{name}{HEADS[str(key[0])]}.", text))
+        statements.append(TextBlock(f"{name}{HEADS[str(key[0])]}.", [text]))
         for sentence in further:
             holders.setdefault(sentence, []).append(str(number))
         rows += [(str(number) if name else DASH, *row) for row in _rows(subset)]
     for numbers in dict.fromkeys(map(tuple, holders.values())):
         text = " ".join(one for one, those in holders.items() if tuple(those) == numbers)
         head = "" if len(numbers) == len(private) else f"{listing(list(numbers))}."
-        statements.append(Paragraph(head, text))
+        statements.append(TextBlock(head, [text]))
     bounds = [one for one in finished["profile"] if one is not None and one.epsilons]
     if bounds:
         nominal = [ALSO_NOMINAL] if (finished["claim"] == "nominal").any() else []
         text = " ".join([COMPARABLE, *nominal, *_gaussian(bounds)])
-        statements.append(Paragraph("Comparable bounds.", text))
+        statements.append(TextBlock("Comparable bounds.", [text]))
     weak = finished[finished["delta"] * finished["examples"] > 1 - 1e-9]
     if len(weak):
         text = f"{count(len(weak), 'run')} at δ = 1/n or above. {WEAK_DELTA}"
-        statements.append(Paragraph("Remark on δ.", text))
+        statements.append(TextBlock("Remark on δ.", [text]))
     references = finished[finished["claim"] == NON_PRIVATE]
     if len(references):
         methods = ", ".join(references["method"].drop_duplicates())
@@ -129,11 +129,11 @@ def privacy_statement(runs: pd.DataFrame) -> PrivacySection:
             f"{count(len(references), 'run')} ({methods}) trained without protecting the examples. "
             "They have no ε and serve as references."
         )
-        statements.append(Paragraph("Non-private.", text))
+        statements.append(TextBlock("Non-private.", [text]))
     unfinished = len(runs) - len(finished)
     if unfinished:
         text = f"{count(unfinished, 'planned run')} without a result: nothing is claimed for them."
-        statements.append(Paragraph("No claim.", text))
+        statements.append(TextBlock("No claim.", [text]))
     return PrivacySection(statements, compact(HEADINGS, rows, (1,), numbers=11))
 
 

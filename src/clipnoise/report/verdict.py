@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from clipnoise.report.baseline import BASELINE, CONTENDED, baseline_of, contended, cost_ratio
-from clipnoise.report.blocks import Paragraph
+from clipnoise.report.blocks import TextBlock
 from clipnoise.report.claims import NOT_EVIDENCE
 from clipnoise.report.formats import (
     ACCURACY,
@@ -115,7 +115,7 @@ class VerdictSection:
     summary: str
     table: CompactTable
     data: CompactTable
-    notes: list[Paragraph]
+    notes: list[TextBlock]
 
 
 def verdict_data(runs: pd.DataFrame, watermark: str) -> VerdictSection:
@@ -151,7 +151,7 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> VerdictSection:
         summary=_summary(rows, watermark),
         table=compact(HEADS, listed, implied=IMPLIED),
         data=compact(DATA_HEADS, _data(private), (1, 0), numbers=5),
-        notes=[Paragraph(head, text) for head, text in notes if text],
+        notes=[TextBlock(head, [text]) for head, text in notes if text],
     )
 
 

@@ -107,7 +107,7 @@ def _members(plan: Plan, study: Study, root: Path) -> Iterator[tuple[str, bytes]
         beside = path.parent.resolve() == study.path.parent.resolve()
         place = f"{Path(file).parent.as_posix()}/{path.name}"
         yield place if beside else _below(path, root, place), path.read_bytes()
-    for table in map(Path, published_tables(study, plan.published)):
+    for table in dict.fromkeys(published_tables(study, plan.published).values()):
         yield _below(table, root, f"reports/published/{table.name}"), table.read_bytes()
     if plan.scale:
         yield f"workflow/scales/{plan.scale.name}", plan.scale.read_bytes()

@@ -12,19 +12,18 @@ from clipnoise.studies.file import NamedPanel, Panel, PaperClaim, having
 
 
 @dataclass(frozen=True)
-class Side:
-    """A method of a panel: what the panel is called, and the method's label."""
+class Contrast:
+    """One method of a panel beside those that it is claimed to be better than.
+
+    Attributes:
+        panel, method: the name of the panel, and the label of the method.
+        than_panel, than: the panel of the others, and their labels.
+    """
 
     panel: str
-    label: str
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """One method beside those that it is claimed to be better than."""
-
-    method: Side
-    than: tuple[Side, ...]
+    method: str
+    than_panel: str
+    than: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,9 @@ def _contrasts(
         datasets = (one for _, other in pairs for one in other.panel.datasets)
         _require("dataset", claim.than_dataset, datasets, path, f"{key}.than_dataset")
     for one, other in pairs:
-        yield Contrast(
-            Side(one.name, _label(claim.method, one, path, f"{key}.method")),
-            tuple(
-                Side(other.name, _label(name, other, path, f"{key}.than")) for name in claim.than
-            ),
-        )
+        method = _label(claim.method, one, path, f"{key}.method")
+        than = (_label(name, other, path, f"{key}.than") for name in claim.than)
+        yield Contrast(one.name, method, other.name, tuple(than))
 
 
 def _beside(

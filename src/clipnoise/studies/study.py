@@ -253,7 +253,7 @@ def studies_of_papers(folder: Path) -> list[str]:
     return [name for name in names_below(folder, IN_A_PAPER) if Path(name).parent.name != LEAGUE]
 
 
-def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[PlacedItem, Path]:
+def published_tables(study: Study, folder: Path = PUBLISHED) -> Mapping[PlacedItem, Path]:
     """Return the report items that show published numbers, and the CSV that each reads.
 
     Raises:
@@ -261,11 +261,6 @@ def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[PlacedItem, P
     """
     names = {placed: placed.item.published for placed in study.report}
     return {placed: _table(study, name, folder) for placed, name in names.items() if name}
-
-
-def published_tables(study: Study, folder: Path) -> list[str]:
-    """Return the CSV files of the published tables that a study is compared with, once each."""
-    return list(dict.fromkeys(map(str, comparisons(study, folder).values())))
 
 
 def _table(study: Study, name: str, folder: Path) -> Path:

@@ -62,9 +62,8 @@ class Diagnosis(FigureItem):
         table = [(title, *row) for title, runs in places for row in _rows(runs, data)]
         yield ListBlock(
             title=f"{data.title}, in numbers",
-            caption="",
             heads=heads[alone:],
-            numbers=2,
+            align="lllrr"[alone:],
             rows=[row[alone:] for row in table],
             notes=[NOTE],
         )

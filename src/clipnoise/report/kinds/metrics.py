@@ -53,7 +53,7 @@ def _metrics(data: ItemData) -> ListBlock:
         title=data.title,
         caption=data.placed.caption,
         heads=[*PLACE, *(f"{one.heading} {'↑' if one.sign > 0 else '↓'}" for one in shown)],
-        numbers=len(shown),
+        align="l" * len(PLACE) + "r" * len(shown),
         rows=[
             [*names, *(tables.cell_of(runs, metric).text for metric in shown)]
             for names, runs in _settings(data)

@@ -30,7 +30,7 @@ class MomentsTable(TableItem):
             title=data.placed.title or data.placed.panel,
             caption=data.placed.caption,
             heads=HEADS,
-            numbers=len(STATISTICS),
+            align="ll" + "r" * len(STATISTICS),
             rows=[row for configuration in configurations for row in _rows(configuration)]
             or [["no completed run with diagnostics", *[DASH] * (len(HEADS) - 1)]],
             notes=diagnostics.diagnostic_notes(data.runs),
