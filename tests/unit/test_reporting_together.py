@@ -8,10 +8,13 @@ from typing import Any, cast
 
 import pandas as pd
 import pytest
+from reporting_data import item_data, run_row, write_table
 
 from clipnoise.report.figures.lines import squared_difference
 from clipnoise.report.formats import ACCURACY, LOSS
-from clipnoise.report.records import of_panels
+from clipnoise.report.items import TableItem
+from clipnoise.report.records import of_panels, read_runs
+from clipnoise.studies.columns import RUN_COLUMNS
 from clipnoise.studies.study import load_study
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
@@ -50,6 +53,18 @@ def test_a_run_of_two_panels_is_shown_once() -> None:
     shown = of_panels(rows, ("a", "b"))
     assert list(shown["hash"]) == ["x", "y"]
     assert set(shown["panel"]) == {"a"}
+
+
+def test_the_files_of_a_table_have_all_panels_that_it_shows(tmp_path: Path) -> None:
+    rows = [
+        run_row(panel=name, dataset=f"set-{name}", seed=seed) for name in "ab" for seed in (1, 2)
+    ]
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
+    data = item_data("table", runs, panels=("a", "b"), together=True)
+    assert isinstance(data.item, TableItem)
+    for text in data.item.files(data).values():
+        assert "set-a" in text
+        assert "set-b" in text
 
 
 def test_losses_are_compared_seed_by_seed_after_the_start() -> None:

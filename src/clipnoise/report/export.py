@@ -79,35 +79,24 @@ def to_csv(table: Table, watermark: str = "") -> str:
     return safe_csv(CSV_COLUMNS, lines, watermark)
 
 
-def texts(block: TableBlock | ListBlock, watermark: str) -> dict[str, str]:
-    """Return a printed table as the texts of files, by ending: CSV, Markdown and LaTeX."""
-    csv = _cells_to_csv(block) if isinstance(block, TableBlock) else _rows_to_csv(block)
-    return {
-        ".csv": safe_csv(*csv, watermark),
-        ".md": to_markdown(block, watermark),
-        ".tex": to_latex(block, watermark),
-    }
-
-
-def _cells_to_csv(block: TableBlock) -> tuple[list[str], list[dict[str, str]]]:
-    """Return columns, and a line per cell as it is printed."""
+def block_to_csv(block: TableBlock | ListBlock, watermark: str = "") -> str:
+    """Return a table as it is printed: a line per cell, or per row of a list."""
+    if isinstance(block, ListBlock):
+        lines = [dict(zip(block.heads, row, strict=True)) for row in block.rows]
+        return safe_csv(block.heads, lines, watermark)
     lines = [
         {"row": row.label, "column": head, "text": cell.text, "mark": cell.mark, "runs": cell.runs}
         for grid in (*block.grids, *block.costs)
         for row in (*grid.rows, *grid.references)
         for head, cell in zip(_spread(grid, row), row.cells, strict=True)
     ]
-    return ["row", "column", "text", "mark", "runs"], lines
+    return safe_csv(["row", "column", "text", "mark", "runs"], lines, watermark)
 
 
 def _spread(grid: Grid, row: PrintedRow) -> list[str]:
     """Return the heading of the first column that each cell of a row takes."""
     starts = itertools.accumulate((cell.span for cell in row.cells), initial=1)
     return [grid.heads[start] for start, _ in zip(starts, row.cells, strict=False)]
-
-
-def _rows_to_csv(block: ListBlock) -> tuple[list[str], list[dict[str, str]]]:
-    return list(block.heads), [dict(zip(block.heads, row, strict=True)) for row in block.rows]
 
 
 def to_markdown(block: Block, watermark: str = "") -> str:

@@ -136,6 +136,15 @@ class TableItem(ReportItem):
         """Return the file of the table, without its ending."""
         return f"{panel}.{self.kind}"
 
+    def csv(self, data: ItemData) -> str:
+        """Return the table as CSV."""
+        return export.block_to_csv(self.block(data), data.watermark)
+
     def files(self, data: ItemData) -> Mapping[str, str]:
         """Return the table as the texts of files, by ending: CSV, Markdown and LaTeX."""
-        return export.texts(self.block(data), data.watermark)
+        block = self.block(data)
+        return {
+            ".csv": self.csv(data),
+            ".md": export.to_markdown(block, data.watermark),
+            ".tex": export.to_latex(block, data.watermark),
+        }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from clipnoise.lazy import np
-from clipnoise.report import baseline, export, records, tables
+from clipnoise.report import baseline, records, tables
 from clipnoise.report.blocks import Grid, HeadGroup, PrintedCell, PrintedRow, TableBlock
 from clipnoise.report.formats import DASH, Metric, budget, count, decimal, exact, safe_csv
 from clipnoise.report.items import ItemData, TableItem
@@ -46,15 +46,9 @@ class OverviewTable(TableItem):
         """Return the overview as it is printed."""
         return build_overview(data).block
 
-    def files(self, data: ItemData) -> Mapping[str, str]:
-        """Return the overview as CSV with all digits, as Markdown and as LaTeX."""
-        overview = build_overview(data)
-        block, watermark = overview.block, data.watermark
-        return {
-            ".csv": to_csv(overview, watermark),
-            ".md": export.to_markdown(block, watermark),
-            ".tex": export.to_latex(block, watermark),
-        }
+    def csv(self, data: ItemData) -> str:
+        """Return the overview with all digits, a line for each cell."""
+        return to_csv(build_overview(data), data.watermark)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -56,17 +55,10 @@ class ResultsTable(TableItem):
         title = data.placed.title or data.placed.panel
         return replace(block, title=title, caption=data.placed.caption)
 
-    def files(self, data: ItemData) -> Mapping[str, str]:
-        """Return the results of the first panel alone: CSV with all digits, Markdown, LaTeX."""
-        placed, panel = data.placed, data.placed.panel
-        table = tables.build_table(
-            data.every_run, panel, title=placed.title, caption=placed.caption, costs=self.costs
-        )
-        return {
-            ".csv": export.to_csv(table, data.watermark),
-            ".md": export.to_markdown(table.block, data.watermark),
-            ".tex": export.to_latex(table.block, data.watermark),
-        }
+    def csv(self, data: ItemData) -> str:
+        """Return the results with all digits, a line for each cell."""
+        table = tables.build_table(data.runs, data.placed.panel)
+        return export.to_csv(table, data.watermark)
 
 
 def _side_by_side(data: ItemData, table: Path) -> TableBlock:
