@@ -12,8 +12,9 @@ from reporting_data import quickstart, run_row, write_table
 
 from clipnoise.errors import UserError
 from clipnoise.files import without_formulas
-from clipnoise.report.export import latex, to_csv, to_latex, to_markdown
+from clipnoise.report.export import latex, to_latex, to_markdown
 from clipnoise.report.formats import budget, ranges, significant
+from clipnoise.report.kinds.table import to_csv
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables import build_table
 from clipnoise.studies.columns import RUN_COLUMNS, table, to_parquet

@@ -13,7 +13,7 @@ import pytest
 from reporting_data import quickstart, run_row, write_study, write_table
 
 from clipnoise.cli import main
-from clipnoise.report.export import to_csv
+from clipnoise.report.kinds.table import to_csv
 from clipnoise.report.means import mean_views
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables import build_table

@@ -3,7 +3,7 @@ from clipnoise.studies.study import published_tables
 
 TEMPLATES = f"{workflow.basedir}/reports/templates"
 TEMPLATE, SHARED = f"{TEMPLATES}/report.typ", f"{TEMPLATES}/shared.typ"
-PUBLISHED = Path(workflow.basedir) / "reports" / "published"
+PUBLISHED = plan.published
 
 
 rule table:

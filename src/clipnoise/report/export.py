@@ -1,4 +1,4 @@
-"""A table of results as CSV, Markdown and LaTeX."""
+"""Blocks as CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -17,14 +17,7 @@ from clipnoise.report.blocks import (
     TableBlock,
     TextBlock,
 )
-from clipnoise.report.formats import exact, safe_csv
-from clipnoise.report.tables import Table
-
-COUNTS = ("n", "planned", "diverged", "missing", "corrupt")
-CSV_COLUMNS = (
-    *("panel", "dataset", "model", "method", "label", "budget", "claim", "metric"),
-    *("mean", "std", *COUNTS, "bold", "p_value"),
-)
+from clipnoise.report.formats import safe_csv
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -55,31 +48,7 @@ LATEX = {
 }
 
 
-def to_csv(table: Table, watermark: str = "") -> str:
-    """Return one line per cell: full-precision mean, std and p-value, and counts."""
-    lines = [
-        {
-            "panel": table.panel,
-            "dataset": dataset,
-            "model": model,
-            "method": row.method,
-            "label": row.label,
-            "budget": budget,
-            "claim": cell.claim,
-            "metric": table.metric.column,
-            "mean": exact(cell.sample.mean),
-            "std": exact(cell.sample.deviation),
-            **{name: getattr(cell.sample, name) for name in COUNTS},
-            "bold": str(table.leads(row, place)).lower(),
-            "p_value": exact(table.p_value(row, place)),
-        }
-        for row, place, cell in table.cells()
-        for dataset, model, budget in [place]
-    ]
-    return safe_csv(CSV_COLUMNS, lines, watermark)
-
-
-def block_to_csv(block: TableBlock | ListBlock, watermark: str = "") -> str:
+def to_csv(block: TableBlock | ListBlock, watermark: str = "") -> str:
     """Return a table as it is printed: a line per cell, or per row of a list."""
     if isinstance(block, ListBlock):
         lines = [dict(zip(block.heads, row, strict=True)) for row in block.rows]

@@ -138,7 +138,7 @@ class TableItem(ReportItem):
 
     def csv(self, data: ItemData) -> str:
         """Return the table as CSV."""
-        return export.block_to_csv(self.block(data), data.watermark)
+        return export.to_csv(self.block(data), data.watermark)
 
     def files(self, data: ItemData) -> Mapping[str, str]:
         """Return the table as the texts of files, by ending: CSV, Markdown and LaTeX."""

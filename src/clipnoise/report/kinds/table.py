@@ -5,15 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clipnoise.report import export, published, tables
+from clipnoise.report import published, tables
 from clipnoise.report.blocks import Grid, HeadGroup, PrintedCell, PrintedRow, TableBlock
-from clipnoise.report.formats import budget, count
+from clipnoise.report.formats import budget, count, exact, safe_csv
 from clipnoise.report.items import ItemData, TableItem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from clipnoise.report.tables import Table
+
+COUNTS = ("n", "planned", "diverged", "missing", "corrupt")
+CSV_COLUMNS = (
+    *("panel", "dataset", "model", "method", "label", "budget", "claim", "metric"),
+    *("mean", "std", *COUNTS, "bold", "p_value"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +63,31 @@ class ResultsTable(TableItem):
 
     def csv(self, data: ItemData) -> str:
         """Return the results with all digits, a line for each cell."""
-        table = tables.build_table(data.runs, data.placed.panel)
-        return export.to_csv(table, data.watermark)
+        return to_csv(tables.build_table(data.runs, data.placed.panel), data.watermark)
+
+
+def to_csv(table: Table, watermark: str = "") -> str:
+    """Return one line per cell: full-precision mean, std and p-value, and counts."""
+    lines = [
+        {
+            "panel": table.panel,
+            "dataset": dataset,
+            "model": model,
+            "method": row.method,
+            "label": row.label,
+            "budget": text,
+            "claim": cell.claim,
+            "metric": table.metric.column,
+            "mean": exact(cell.sample.mean),
+            "std": exact(cell.sample.deviation),
+            **{name: getattr(cell.sample, name) for name in COUNTS},
+            "bold": str(table.leads(row, place)).lower(),
+            "p_value": exact(table.p_value(row, place)),
+        }
+        for row, place, cell in table.cells()
+        for dataset, model, text in [place]
+    ]
+    return safe_csv(CSV_COLUMNS, lines, watermark)
 
 
 def _side_by_side(data: ItemData, table: Path) -> TableBlock:
