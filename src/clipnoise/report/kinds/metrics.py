@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from clipnoise.report import confusion, records, tables
 from clipnoise.report.blocks import ListBlock
@@ -28,7 +28,6 @@ class MetricsTable(TableItem):
             the gap.
     """
 
-    heading: ClassVar = "Metrics"
     kind: Literal["metrics"] = "metrics"
     by: Literal["class", "group"] | None = None
 
