@@ -18,7 +18,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.methods.base import example, method_class, track
 from clipnoise.report.judgement import standing, standing_rows
-from clipnoise.report.publication import read_published, run_rows
+from clipnoise.report.publication import read_run_rows, run_rows
 from clipnoise.report.records import read_runs
 from clipnoise.studies.columns import PUBLISHED, RUN_COLUMNS
 from clipnoise.studies.file import SharedFile, StudyFile, expand_panels
@@ -159,12 +159,12 @@ def test_published_results_rank_like_those_of_this_folder(tmp_path: Path) -> Non
     mine = runs_of(tmp_path, "dp-sgd", "mine")
     found = [
         standing(mine, rows, "mine", "dp-sgd")
-        for rows in (league, read_published(tmp_path / "league.parquet"))
+        for rows in (league, read_run_rows(tmp_path / "league.parquet"))
     ]
     assert found[0] == found[1]
     (tmp_path / "league.parquet").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match=r"not a Parquet table .* `clipnoise publish` write"):
-        read_published(tmp_path / "league.parquet")
+        read_run_rows(tmp_path / "league.parquet")
 
 
 def test_the_seeds_of_a_search_count_as_one_pair(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_the_seeds_of_a_search_count_as_one_pair(tmp_path: Path) -> None:
 def test_the_published_runs_of_a_task_rank_a_method_that_was_trained_on_it(tmp_path: Path) -> None:
     level = {"dp-sgd": 0.7, "disk": 0.8, "worse": 0.5}
     rows = confirmed(level, searches=4, spread=0.0)
-    against = read_published(published(tmp_path, digits=rows) / "digits.parquet")
+    against = read_run_rows(published(tmp_path, digits=rows) / "digits.parquet")
     mine = confirmed({"dp-sgd": 0.7, "mine": 0.75}, searches=4, spread=0.0)
     runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, map(of_a_run, mine)))
     (at,) = standing(runs, against, "mine", "dp-sgd")["settings"]

@@ -175,7 +175,7 @@ class Contest:
                 or the file of published runs is none.
         """
         from clipnoise.fields import parse
-        from clipnoise.report.publication import read_published
+        from clipnoise.report.publication import read_run_rows
         from clipnoise.studies.config import Config
         from clipnoise.studies.league import confirmation, require_data
         from clipnoise.studies.study import LEAGUE, load_study, names_below
@@ -190,7 +190,7 @@ class Contest:
         study = confirmation(load_study(path, secure_noise=config.secure_noise))
         require_data(study, Path(config.cache))
         # A wrong file is better known before the judge's minutes.
-        published = None if against is None else read_published(against)
+        published = None if against is None else read_run_rows(against)
         return cls(task, study, config, against, published)
 
     def hold(

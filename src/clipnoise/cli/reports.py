@@ -206,7 +206,7 @@ def partial_report(
 
     plan, remark = load_study(study, scale, secure_noise=secure_noise), ""
     if runs is not None:
-        rows, plan = published_runs(publication.read_published(runs)), reprinted(plan)
+        rows, plan = published_runs(publication.read_run_rows(runs)), reprinted(plan)
         curves = columns.frame(columns.table(columns.CURVE_COLUMNS, []))
     else:
         rows, curves = collected(plan, results)

@@ -58,7 +58,7 @@ def run_rows(runs: pd.DataFrame) -> pd.DataFrame:
     return named[list(PUBLISHED)].reset_index(drop=True)
 
 
-def read_published(path: Path) -> pd.DataFrame:
+def read_run_rows(path: Path) -> pd.DataFrame:
     """Read the Parquet file of a study's results that `clipnoise publish` wrote, a row per run.
 
     It may be that of a task of the league, from `clipnoise league publish`.

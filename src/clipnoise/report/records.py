@@ -70,7 +70,7 @@ def published_runs(rows: pd.DataFrame) -> pd.DataFrame:
     What is not published is empty: processor times, machines, and how hyper-parameters were found.
 
     Args:
-        rows: what `publication.read_published` returned.
+        rows: what `publication.read_run_rows` returned.
     """
     private = rows["claim"] != NON_PRIVATE
     noise = "sigma=" + rows["noise_multiplier"].map("{:g}".format)
