@@ -157,8 +157,8 @@ def test_a_column_that_is_the_same_in_all_rows_is_said_once() -> None:
     table = compact(("panel", "rate", "seeds"), rows, merge=(0,), numbers=2)
     assert table.heads == ["panel", "rate"]
     assert table.align == "lr"
-    assert table.rows == [[["a", "b"], ["0.1"]], [["c"], ["0.2"]]]
-    assert table.everywhere == "seeds 6"
+    assert table.rows == [["a; b", "0.1"], ["c", "0.2"]]
+    assert table.caption == "In all rows: seeds 6."
 
 
 def test_a_column_that_follows_from_another_is_left_out_unless_it_says_more() -> None:
@@ -168,4 +168,4 @@ def test_a_column_that_follows_from_another_is_left_out_unless_it_says_more() ->
     more = [*rows, (("a",), ("cifar",), ("x",))]
     assert compact(heads, more, implied={1: 0}).heads == list(heads)
     same = [(("a",), ("mnist",), ("x",)), (("b",), ("mnist",), ("y",))]
-    assert compact(heads, same, implied={1: 0}).everywhere == "dataset mnist"
+    assert compact(heads, same, implied={1: 0}).caption == "In all rows: dataset mnist."

@@ -50,7 +50,7 @@ def said(runs: pd.DataFrame, watermark: str = "") -> dict[str, str]:
     """Return the one row of a verdict, by its heads."""
     table = verdict_data(runs, watermark).table
     (row,) = table.rows
-    return {head: "; ".join(cell) for head, cell in zip(table.heads, row, strict=True)}
+    return dict(zip(table.heads, row, strict=True))
 
 
 def test_the_best_method_is_named_with_its_lead_and_interval(tmp_path: Path) -> None:
@@ -163,11 +163,11 @@ def test_examples_and_the_error_of_the_test_set_stand_beside_the_verdict(tmp_pat
     data = verdict_data(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}), "").data
     (row,) = data.rows
     found = dict(zip(data.heads, row, strict=True))
-    assert (found["parameters"], found["training"]) == (["650"], ["1,257"])
-    assert (found["validation"], found["test examples"]) == (["180"], ["360"])
+    assert (found["parameters"], found["training"]) == ("650", "1,257")
+    assert (found["validation"], found["test examples"]) == ("180", "360")
     median = statistics.median([*BASE, *BETTER]) / 1e4
     error = 100 * math.sqrt(median * (1 - median) / 360)
-    assert found["standard error of a test accuracy"] == [f"{error:.2f} points"]
+    assert found["standard error of a test accuracy"] == f"{error:.2f} points"
 
 
 def test_the_baseline_is_dp_sgd_under_its_own_name_if_it_is_there() -> None:
@@ -282,13 +282,13 @@ def test_a_choice_stands_beside_the_next_best_with_both_scores(tmp_path: Path) -
     section = choices_data(frame(tmp_path, {"dp-sgd": BASE}, **tuned((0.9, 0.89), [])))
     table = section.table
     (row,) = table.rows
-    assert [cell[0] for cell in row][5:] == [
+    assert row[5:] == [
         *("learning_rate 1", "90.00", "learning_rate 3", "89.00", "4", "2", "180", "tied")
     ]
     assert not any("WARNING" in note for note in section.notes)
     edge = choices_data(frame(tmp_path, {"dp-sgd": BASE}, **tuned((0.9, 0.8), ["clip_norm"])))
     assert edge.notes[0].startswith("WARNING: 1 of 1 choice at an edge of the grid")
-    assert edge.table.rows[0][-1] == ["at an edge of clip_norm"]
+    assert edge.table.rows[0][-1] == "at an edge of clip_norm"
     assert choices_data(frame(tmp_path, {"dp-sgd": BASE})).table.rows == []
 
 
@@ -301,7 +301,7 @@ def test_many_choices_are_counted(tmp_path: Path) -> None:
     table = choices_data(runs).table
     heads = ["method", "choices", "clear", "tied", "at an edge", "not made yet", "median lead"]
     assert table.heads == heads
-    assert table.rows == [[["dp-sgd"], ["40"], ["10"], ["30"], ["0"], ["0"], ["1.00"]]]
+    assert table.rows == [["dp-sgd", "40", "10", "30", "0", "0", "1.00"]]
 
 
 def test_the_choice_of_each_of_repeated_searches_is_a_choice(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_the_choice_of_each_of_repeated_searches_is_a_choice(tmp_path: Path) -> 
     ]
     runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
     rows_shown = choices_data(runs).table.rows
-    assert [(row[0][0], row[-1][0]) for row in rows_shown] == [
+    assert [(row[0], row[-1]) for row in rows_shown] == [
         ("ε = 1, search 1", "clear"),
         ("ε = 1, search 2", "tied"),
     ]

@@ -231,7 +231,7 @@ def test_the_tutorial_leads_from_a_csv_file_to_the_verdict_that_it_shows(checkou
         )
     (row,) = verdict.table.rows
     said = dict(zip(verdict.table.heads, row, strict=True))
-    assert said["verdict"] == ["no difference found among 3"]
+    assert said["verdict"] == "no difference found among 3"
     assert (checkout / "reports" / "clinic" / "report.pdf").read_bytes().startswith(b"%PDF")
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from clipnoise.report.blocks import Block, ListBlock, TableBlock
 from clipnoise.report.claims import CLAIM_NOTE, ClaimRow, claims_data
-from clipnoise.report.formats import CompactTable, budget, compact, count, ranges, significant
+from clipnoise.report.formats import VALUES, budget, compact, count, ranges, significant
 from clipnoise.report.hyperparameters import (
     SPREAD,
     ChoicesSection,
@@ -83,9 +83,9 @@ class Report:
     items: list[Block]
     claims: list[ClaimRow]
     claim_note: str
-    grid: CompactTable
+    grid: ListBlock
     privacy: PrivacySection
-    failures: CompactTable
+    failures: ListBlock
     reading: tuple[str, ...]
     configurations: ConfigurationsSection
     choices: ChoicesSection
@@ -181,7 +181,7 @@ def _outcome(status: str) -> str:
     return "damaged" if status == "corrupt" else status
 
 
-def _grid(runs: pd.DataFrame) -> CompactTable:
+def _grid(runs: pd.DataFrame) -> ListBlock:
     """Return what each panel crosses and how much of it completed, as a table."""
     rows = []
     for (panel,), subset in split(runs, "panel"):
@@ -195,16 +195,17 @@ def _grid(runs: pd.DataFrame) -> CompactTable:
     return _listed_once(compact(heads, rows, (0,), numbers=2))
 
 
-def _listed_once(table: CompactTable) -> CompactTable:
+def _listed_once(table: ListBlock) -> ListBlock:
     """Name the panel that lists the same methods where a long list would come again."""
     if "methods" not in table.heads:
         return table
-    column, first = table.heads.index("methods"), dict[tuple[str, ...], str]()
+    column, first = table.heads.index("methods"), dict[str, str]()
     rows = []
     for row in table.rows:
-        panel = first.setdefault(tuple(row[column]), row[0][0])
-        again = panel != row[0][0] and len(row[column]) > FEW
-        rows.append([*row[:column], [f"as in {panel}"], *row[column + 1 :]] if again else row)
+        own, methods = row[0].split(VALUES)[0], row[column].split(VALUES)
+        panel = first.setdefault(row[column], own)
+        again = panel != own and len(methods) > FEW
+        rows.append([*row[:column], f"as in {panel}", *row[column + 1 :]] if again else row)
     return replace(table, rows=rows)
 
 
@@ -214,7 +215,7 @@ def _named(runs: pd.DataFrame) -> tuple[str, ...]:
     return tuple(name if data in ("", name) else f"{name} (data: {data})" for name, data in pairs)
 
 
-def _failures(runs: pd.DataFrame) -> CompactTable:
+def _failures(runs: pd.DataFrame) -> ListBlock:
     """Return the runs that did not complete, those of one outcome and reason together."""
     failed = runs[runs["status"] != "completed"]
     columns = ("panel", "dataset", "model", "label", "budget", "status", "reason")

@@ -12,8 +12,10 @@ from typing import Any
 
 from clipnoise.data.measures import MEASURES, PERCENT, column_of
 from clipnoise.files import csv_text, without_formulas
+from clipnoise.report.blocks import ListBlock
 
 DASH = "–"
+VALUES = "; "  # between those that a cell holds for
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -211,31 +213,14 @@ def merged(rows: Iterable[Sequence[Sequence[str]]], columns: Iterable[int]) -> l
     return found
 
 
-@dataclass(frozen=True)
-class CompactTable:
-    """A table that says nothing twice.
-
-    Attributes:
-        heads: of the columns that vary.
-        align: a letter for each of them: l, or r for numbers.
-        rows: the values that each cell of a row holds for.
-        everywhere: what holds for all rows, in words.
-    """
-
-    heads: list[str]
-    align: str
-    rows: list[list[list[str]]]
-    everywhere: str
-
-
 def compact(
     heads: Sequence[str],
     rows: Iterable[Sequence[Sequence[str]]],
     merge: Iterable[int] = (),
     numbers: int = 0,
     implied: Mapping[int, int] | None = None,
-) -> CompactTable:
-    """Return rows as a table that says nothing twice.
+) -> ListBlock:
+    """Return rows as a table that says nothing twice: its caption is what holds for all of them.
 
     Args:
         heads: of the columns.
@@ -252,11 +237,13 @@ def compact(
         if column in varying and len(pairs) == len(values[source]) > 1:
             varying.remove(column)
     same = [i for i, found in enumerate(values) if len(found) == 1 < len(joined)]
-    return CompactTable(
+    shared = "; ".join(
+        f"{heads[i]} {', '.join(joined[0][i])}" for i in same if joined[0][i] != (DASH,)
+    )
+    return ListBlock(
+        title="",
+        caption=f"In all rows: {shared}." if shared else "",
         heads=[heads[i] for i in varying],
         align="".join("r" if i >= len(heads) - numbers else "l" for i in varying),
-        rows=[[list(row[i]) for i in varying] for row in joined],
-        everywhere="; ".join(
-            f"{heads[i]} {', '.join(joined[0][i])}" for i in same if joined[0][i] != (DASH,)
-        ),
+        rows=[[VALUES.join(row[i]) for i in varying] for row in joined],
     )

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import (
     ACCURACY,
     DASH,
-    CompactTable,
     budget,
     compact,
     count,
@@ -257,7 +257,7 @@ def clarity(cell: pd.DataFrame) -> tuple[str, ...]:
 class ChoicesSection:
     """What tuning chose, and notes on it; the table has no rows where nothing is tuned."""
 
-    table: CompactTable
+    table: ListBlock
     notes: list[str]
 
 
@@ -300,7 +300,7 @@ def _row(key: tuple[str, ...], cell: pd.DataFrame) -> tuple[str, ...]:
     )
 
 
-def _counted(cells: list[tuple[tuple[str, ...], pd.DataFrame]]) -> CompactTable:
+def _counted(cells: list[tuple[tuple[str, ...], pd.DataFrame]]) -> ListBlock:
     """Return how many choices of each method were clear, tied, at an edge, and not made yet."""
     heads = ("method", "choices", CLEAR, TIED, EDGE, PENDING, "median lead")
     rows = []

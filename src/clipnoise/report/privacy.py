@@ -10,10 +10,9 @@ import pandas as pd
 
 from clipnoise.privacy.claim import NOT_COVERED, covered_by_epsilon
 from clipnoise.privacy.profile import RATES, PrivacyProfile, rounded_up
-from clipnoise.report.blocks import TextBlock
+from clipnoise.report.blocks import ListBlock, TextBlock
 from clipnoise.report.formats import (
     DASH,
-    CompactTable,
     budget,
     compact,
     count,
@@ -92,7 +91,7 @@ class PrivacySection:
     """
 
     statements: list[TextBlock]
-    numbers: CompactTable
+    numbers: ListBlock
 
 
 def privacy_statement(runs: pd.DataFrame) -> PrivacySection:

@@ -11,12 +11,11 @@ from typing import NamedTuple
 import pandas as pd
 
 from clipnoise.report.baseline import BASELINE, CONTENDED, baseline_of, contended, cost_ratio
-from clipnoise.report.blocks import TextBlock
+from clipnoise.report.blocks import ListBlock, TextBlock
 from clipnoise.report.claims import NOT_EVIDENCE
 from clipnoise.report.formats import (
     ACCURACY,
     DASH,
-    CompactTable,
     budget,
     compact,
     count,
@@ -113,8 +112,8 @@ class VerdictSection:
     """
 
     summary: str
-    table: CompactTable
-    data: CompactTable
+    table: ListBlock
+    data: ListBlock
     notes: list[TextBlock]
 
 
