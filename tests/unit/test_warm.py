@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import signal
 import socket
@@ -76,13 +77,21 @@ def owner() -> Iterator[int]:
 
 
 @pytest.fixture
-def start(owner: int) -> Iterator[Start]:
-    """Start a command in a warm process of this test."""
+def server(owner: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The warm process of this test."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(client.socket_name("exit", owner))
         listener.listen()
         arguments = [sys.executable, "-c", SERVER, str(listener.fileno()), str(owner)]
         server = subprocess.Popen(arguments, pass_fds=[listener.fileno()])
+    yield server
+    server.kill()
+    server.wait()
+
+
+@pytest.fixture
+def start(owner: int, server: subprocess.Popen[bytes]) -> Start:
+    """Start a command in the warm process of this test."""
 
     def start(*words: str, mark: str = "", folder: Path | None = None) -> subprocess.Popen[str]:
         environment = {**os.environ, client.OWNER: str(owner), "MARK": mark}
@@ -95,9 +104,7 @@ def start(owner: int) -> Iterator[Start]:
             stderr=subprocess.PIPE,
         )
 
-    yield start
-    server.kill()
-    server.wait()
+    return start
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -135,8 +142,8 @@ def test_a_request_that_is_cut_off_starts_nothing_and_holds_up_no_other(
 ) -> None:
     with socket.socket(socket.AF_UNIX) as cut:
         cut.connect(client.socket_name("exit", owner))
-        socket.send_fds(cut, [client.LENGTH.pack(1000)], client.STREAMS)
-        cut.sendall(b"18\0/\0001\0exit")
+        socket.send_fds(cut, [b"\0"], client.STREAMS)
+        cut.sendall(marshal.dumps((18, "/", ["exit", "0"], {}))[:-1])
         cut.shutdown(socket.SHUT_WR)
         assert cut.recv(1) == b""  # no child
     assert ended(start("exit", "3"))[0] == 3
@@ -155,6 +162,19 @@ def test_a_signal_to_the_command_reaches_the_child(start: Start) -> None:
     command.stdout.readline()
     command.send_signal(signal.SIGTERM)
     assert ended(command)[0] == 75
+
+
+def test_a_signal_before_the_child_is_known_reaches_it(
+    start: Start, server: subprocess.Popen[bytes]
+) -> None:
+    assert ended(start("exit", "3"))[0] == 3
+    server.send_signal(signal.SIGSTOP)
+    command = start("stop")
+    blocked = f"SigBlk:\t{sum(1 << (number - 1) for number in client.SIGNALS):016x}"
+    until(lambda: blocked in Path(f"/proc/{command.pid}/status").read_text())  # until it is known
+    command.send_signal(signal.SIGTERM)
+    server.send_signal(signal.SIGCONT)
+    assert ended(command)[0] in (-signal.SIGTERM, 75)  # without a handler yet, or with it
 
 
 def test_a_signal_that_is_ignored_is_not_passed_on(start: Start) -> None:

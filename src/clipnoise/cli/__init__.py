@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from clipnoise.cli.client import OWNER, print_any_text, run_warm
+from clipnoise.cli.client import OWNER, run_warm
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,3 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_any_text()
         code = run(words)
     return code
+
+
+def print_any_text() -> None:
+    """Let what the locale cannot print, such as ε in Latin-1, be printed as Python writes it."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # it is a file
+            stream.reconfigure(errors="backslashreplace")

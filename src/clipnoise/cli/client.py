@@ -7,6 +7,7 @@ milliseconds: no typing, pathlib, json or logging.
 from __future__ import annotations
 
 import hashlib
+import marshal
 import os
 import signal
 import socket
@@ -18,7 +19,6 @@ from contextlib import suppress
 OWNER = "CLIPNOISE_WARM_OWNER"
 SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
 STREAMS = (0, 1, 2)  # input, output, errors
-LENGTH = struct.Struct("=I")
 TRAIN = "train"
 
 
@@ -105,13 +105,6 @@ def _start(address: bytes, owner: int) -> socket.socket:
     return connection
 
 
-def print_any_text() -> None:
-    """Let what the locale cannot print, such as ε in Latin-1, be printed as Python writes it."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # it is a file
-            stream.reconfigure(errors="backslashreplace")
-
-
 def keep_memory() -> dict[str, str]:
     """Return the environment in which the C library keeps freed memory, up to a gigabyte.
 
@@ -130,24 +123,20 @@ def keep_memory() -> dict[str, str]:
 
 def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:
     """Ask for a child, pass signals on to it, and end as it ends."""
-    early: list[int] = []  # signals before the child is known
-    # What is ignored, as nohup has it, is not passed on.
+    # What is ignored, as nohup has it, is not passed on. The others wait until the child is known.
     heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda n, _: early.append(n)) for number in heard}
+    signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     answers = connection.makefile(encoding="ascii")
     try:
         _send_request(connection, words)
         child = answers.readline()
     except OSError:
         child = ""
-    if not child:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        return None
-    for number in heard:
+    for number in heard if child else ():
         signal.signal(number, lambda n, _: send_signal(int(child), n))
-    for early_signal in early:
-        send_signal(int(child), early_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
+    if not child:
+        return None
     # Without an answer the warm process was killed, and its children with it.
     code = int(answers.readline() or -signal.SIGKILL)
     if code < 0:
@@ -158,16 +147,11 @@ def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:
 
 
 def _send_request(connection: socket.socket, words: Sequence[str]) -> None:
-    """Send the file mask, the folder, the number of words, the words and the environment.
-
-    They are separated by null characters, which none of them can contain.
-    """
+    """Send the streams, the file mask, the folder, the words and the environment."""
     mask = os.umask(0o022)
     os.umask(mask)
-    environment = (f"{name}={text}" for name, text in os.environ.items())
-    body = os.fsencode("\0".join([str(mask), os.getcwd(), str(len(words)), *words, *environment]))
-    socket.send_fds(connection, [LENGTH.pack(len(body))], STREAMS)
-    connection.sendall(body)
+    socket.send_fds(connection, [b"\0"], STREAMS)
+    connection.sendall(marshal.dumps((mask, os.getcwd(), list(words), dict(os.environ))))
 
 
 def send_signal(process: int, number: int) -> None:

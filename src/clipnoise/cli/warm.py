@@ -19,11 +19,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import marshal
 import os
 import selectors
 import signal
 import socket
-import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -34,21 +34,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from clipnoise.cli.client import (
-    LENGTH,
-    SIGNALS,
-    STREAMS,
-    TRAIN,
-    check_user,
-    print_any_text,
-    send_signal,
-)
+from clipnoise.cli import print_any_text
+from clipnoise.cli.client import SIGNALS, STREAMS, TRAIN, check_user, send_signal
 from clipnoise.errors import UserError
 
 IDLE_SECONDS = 60.0
 REQUEST_SECONDS = 5.0  # from the first byte of a request to its last
-SPEC, CALIBRATION = "--spec", "--calibration"
-TRAINING, JOB = "clipnoise.run.train", "clipnoise.run.job"
 PR_SET_PDEATHSIG = 1
 
 
@@ -58,20 +49,20 @@ class Request(NamedTuple):
     Attributes:
         connection: to the command.
         streams: its input, output and errors.
+        imported: a file in memory for the names of the modules that the child imports.
         mask: its file mask.
         folder: where it was started.
         words: the command and its arguments.
         environment: its environment.
-        imported: a file in memory for the names of the modules that the child imports.
     """
 
     connection: socket.socket
     streams: list[int]
+    imported: int
     mask: int
     folder: str
     words: list[str]
     environment: dict[str, str]
-    imported: int
 
     def run(self) -> int:
         """Do the work in this process, as if it had been started for it; return the exit code."""
@@ -84,7 +75,7 @@ class Request(NamedTuple):
             self.connection.sendall(b"%d\n" % os.getpid())  # from now on signals are passed on
         for given, stream in zip(self.streams, STREAMS, strict=True):
             os.dup2(given, stream)
-            os.close(given)
+        _close(self.streams)
         os.chdir(self.folder)
         os.umask(self.mask)
         os.environ.clear()
@@ -199,8 +190,7 @@ class WarmProcess:
                     key.fileobj.close()
             self._events.close()
             return request
-        for stream in request.streams:
-            os.close(stream)
+        _close(request.streams)
         if process is None:
             request.connection.close()
             return None
@@ -222,7 +212,9 @@ class WarmProcess:
             request.connection.sendall(b"%d\n" % code)
         with os.fdopen(request.imported, encoding="utf-8") as file:
             file.seek(0)
-            _import(file.read().split())
+            for name in file.read().split():
+                with suppress(Exception):  # not every name in sys.modules is a module of its own
+                    import_module(name)
 
     def _abandon(self, process: int) -> None:
         """Kill a child whose command has ended without it."""
@@ -233,21 +225,16 @@ class WarmProcess:
 def _receive(connection: socket.socket) -> Request | None:
     """Read a request; None if it does not come whole."""
     connection.settimeout(REQUEST_SECONDS)
+    streams: list[int] = []
     try:
-        size, streams, _, _ = socket.recv_fds(connection, LENGTH.size, len(STREAMS))
-        (length,) = LENGTH.unpack(size)
-        body = connection.makefile("rb").read(length)
-        if len(body) < length:  # the command was killed while it asked
-            raise EOFError
-        mask, folder, count, *rest = os.fsdecode(body).split("\0")
-        words, pairs = rest[: int(count)], rest[int(count) :]
-        environment = dict(pair.split("=", 1) for pair in pairs)
-        given = (int(mask), folder, words, environment)
-    except (OSError, EOFError, ValueError, struct.error):
+        _, streams, _, _ = socket.recv_fds(connection, 1, len(STREAMS))
+        given = marshal.load(connection.makefile("rb"))
+    except (OSError, EOFError):  # the command was killed while it asked
+        _close(streams)
         connection.close()
         return None
     connection.settimeout(None)
-    return Request(connection, streams, *given, os.memfd_create("imported"))
+    return Request(connection, streams, os.memfd_create("imported"), *given)
 
 
 def prepare_training(words: Sequence[str], folder: Path) -> None:
@@ -261,36 +248,28 @@ def prepare_training(words: Sequence[str], folder: Path) -> None:
         words: of the run; if it names several calibrations, the run chooses and verifies one.
         folder: that its paths are relative to.
     """
-    _import([TRAINING])
+    import_module("clipnoise.run.train")
+    from clipnoise.cli.train import read_given
     from clipnoise.fields import adapter
-    from clipnoise.plugins import use_places
+    from clipnoise.plugins import own_packages, use_places
     from clipnoise.privacy.calibration import read_calibration
     from clipnoise.privacy.claim import PrivacyStatement
-    from clipnoise.run.fingerprint import closure
+    from clipnoise.run.fingerprint import closure, fingerprint
     from clipnoise.run.provenance import git_commit, versions
 
     use_places(None)  # the user's own code may do anything, and is left for the run to import
-    closure((JOB,))
+    closure(("clipnoise.run.job",))
     git_commit()
     versions()
     adapter(PrivacyStatement)
-    files = _given(CALIBRATION, words)
+    files = _given("--calibration", words)
     if len(files) == 1:
         with suppress(UserError):
             _ = read_calibration(folder / files[0]).profile  # kept for later runs
-    for text in _given(SPEC, words):
+    # The code of a run is read where no entry point names code of the user's, whatever the places.
+    for text in () if own_packages() else _given("--spec", words):
         with suppress(UserError):
-            _read_parts(text, folder)
-
-
-def _read_parts(spec: str, folder: Path) -> None:
-    """Find the parts of a run and read their code; both are kept for later runs."""
-    from clipnoise.cli.train import read_given
-    from clipnoise.plugins import own_packages
-    from clipnoise.run.fingerprint import fingerprint
-
-    if not own_packages():  # entry points name them, whatever the places
-        fingerprint(read_given(spec, folder))
+            fingerprint(read_given(text, folder))
 
 
 def _given(option: str, words: Sequence[str]) -> list[str]:
@@ -299,8 +278,6 @@ def _given(option: str, words: Sequence[str]) -> list[str]:
     return list(takewhile(lambda word: not word.startswith("--"), rest))
 
 
-def _import(names: Iterable[str]) -> None:
-    for name in names:
-        if name not in sys.modules:
-            with suppress(Exception):  # not every name in sys.modules is a module of its own
-                import_module(name)
+def _close(streams: Iterable[int]) -> None:
+    for stream in streams:
+        os.close(stream)
