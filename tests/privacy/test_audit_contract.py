@@ -33,7 +33,14 @@ from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import Method
 from clipnoise.core.schedule import LinearSchedule
 from clipnoise.data.digits import Digits, DigitsUsers
-from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, Released, State
+from clipnoise.methods.base import (
+    ClippedMean,
+    ClippedUserMean,
+    PrivateMethod,
+    Public,
+    Released,
+    State,
+)
 from clipnoise.methods.federated import DPFedAvg
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
@@ -262,6 +269,23 @@ class OfNodes(ClippedMean):
     adjacency = "add-remove-node"
 
 
+class LoudNearNothing(ClippedMean):
+    """Release a mean that is next to nothing as a large one."""
+
+    def values(self, mean: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, ...]:
+        return (1e12 * mean if float(mean.norm()) < 1e-9 * clip_norm else mean,)
+
+
+class UsersInPlace(DPFedAvg):
+    """Clip users, and account for an example that leaves its place empty: it changes its user."""
+
+    class InPlace(ClippedUserMean):
+        adjacency = "zero-out"
+
+    id = "users-in-place"
+    query = InPlace()
+
+
 class OfExamples(DPFedAvg):
     """Clip users, and account for examples."""
 
@@ -281,9 +305,11 @@ def test_a_private_method_that_names_no_clip_norm_is_attacked() -> None:
     [
         (LeakySGD(query=ManyTimesOfLargeNetworks()), "moves the release 5 times as far"),
         (LeakySGD(query=OfNodes()), "is protected under 'add-remove'"),
+        (LeakySGD(query=LoudNearNothing()), "times as far as declared"),
         (with_numbers(OfExamples, {}), "is protected under 'add-remove-user'"),
+        (with_numbers(UsersInPlace, {}), "is protected under 'add-remove-user'"),
     ],
-    ids=["release of a large network", "nodes", "users"],
+    ids=["large network", "nodes", "means next to nothing", "users", "examples of users"],
 )
 def test_what_a_query_declares_holds_for_any_size_and_what_is_clipped(
     method: Method, said: str

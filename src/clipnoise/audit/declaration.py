@@ -31,8 +31,9 @@ def check_query(subject: Subject, seed: int = 0) -> Finding:
     Two means that differ by what one example adds must have values no further apart than the noise
     covers, each a finite tensor like the mean that it comes from; and a mean must have the same
     values bit for bit whenever they are asked for. The means are of any size that a batch of up to
-    4B examples can have, of up to 20,000 numbers, in single and in double precision. The adjacency
-    must be that of what is clipped: what one example adds says nothing of a user with many.
+    4B examples can have, next to nothing included, of up to 20,000 numbers, in single and in double
+    precision. The adjacency must be that of what is clipped: what one example adds says nothing of
+    a user with many.
 
     Args:
         subject: the method. Its C is that of the whole B; the others have random ones, from 10⁻³
@@ -62,8 +63,10 @@ def check_query(subject: Subject, seed: int = 0) -> Finding:
 def check_adjacency(method: Method) -> Finding:
     """Hold the adjacency that a query declares to what the method clips, as training does."""
     declared = method.query.adjacency
-    whole = (Example if method.local_training() is None else User).comes_or_goes
-    if declared in (whole, "replace", "zero-out"):
+    clipped = Example if method.local_training() is None else User
+    # An example that leaves its place empty turns the vector of its user around.
+    whole, others = clipped.comes_or_goes, ("replace", "zero-out")[: 2 - (clipped is User)]
+    if declared in (whole, *others):
         return Finding(QUERY, True, f"it declares {declared!r}")
     said = f"it declares {declared!r}, and what it clips is protected under {whole!r}"
     return Finding(QUERY, False, said)
@@ -113,10 +116,14 @@ def _means_apart(
     one[int(torch.randint(d, (1,), generator=draw))] = choose(1.0, -1.0)
     dense = torch.randn(d, generator=draw, dtype=torch.float64)
     rest, added = choose(dense, one), choose(dense, one, -one)
-    size = choose(0.0, 1e-3, 0.5, 1.0, 4.0) if double else choose(0.0, 1e-3, 0.5, 1.0)
+    tiny = 10.0 ** (-12 * float(torch.rand(1, generator=draw)))
+    size = choose(0.0, tiny, 0.5, 1.0, 4.0) if double else choose(0.0, tiny, 0.5, 1.0)
     mean = rest * (size * clip_norm / float(rest.norm()))
     # Where extra coordinates follow from the norm, a vector that is not as long as C counts too.
-    norms = mean.new_tensor([choose(*NORMS), choose(*NORMS)] if query.of.extra else [1.0, 1.0])
+    # At random B an example may also add next to nothing, which must not be made large.
+    length = choose(tiny, 1.0) if expected_batch_size % 1 else 1.0
+    of_both = [choose(*NORMS), choose(*NORMS)] if query.of.extra else [length, 1.0]
+    norms = mean.new_tensor(of_both)
     norms *= clip_norm
     clipped = norms.clamp(max=clip_norm)
     change = added * (float(clipped[0]) / expected_batch_size / float(added.norm()))
