@@ -65,8 +65,8 @@ def check_adjacency(method: Method) -> Finding:
     declared = method.query.adjacency
     clipped = Example if method.local_training() is None else User
     # An example that leaves its place empty turns the vector of its user around.
-    whole, others = clipped.comes_or_goes, ("replace", "zero-out")[: 2 - (clipped is User)]
-    if declared in (whole, *others):
+    whole = clipped.comes_or_goes
+    if declared in (whole, "replace") or (declared == "zero-out" and clipped is Example):
         return Finding(QUERY, True, f"it declares {declared!r}")
     said = f"it declares {declared!r}, and what it clips is protected under {whole!r}"
     return Finding(QUERY, False, said)

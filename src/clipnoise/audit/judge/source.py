@@ -8,9 +8,16 @@ to tell the difference.
 from __future__ import annotations
 
 import ast
+import builtins
+import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+
+from torch import Tensor
 
 from clipnoise.errors import UserError
 
@@ -25,18 +32,21 @@ ALLOWED = """
 # Importing one of these refutes the file, even from a module that is allowed. The judgement names
 # all other imports as modules that were not read.
 REFUSED = {"clipnoise", "opacus", "sklearn", "snakemake", *sys.stdlib_module_names}
-# Other modules have these as attributes, so a file could reach them without an import of its own.
+# Modules have these as attributes, so a file could reach them without an import of its own: these
+# and all that `_leading` finds.
 LEADING = """
     builtins ctypes gc importlib inspect io multiprocessing os pathlib pickle random subprocess sys
     threading traceback types weakref
 """
 REASONS = {
     "runs code that the judge cannot read": """
-        eval exec compile __import__ __builtins__ cpp_extension getattr globals locals vars
+        eval exec compile __import__ __builtins__ cpp_extension getattr setattr delattr globals
+        locals vars format format_map get_type_hints ForwardRef make_dataclass runstring rundocs
+        singledispatch singledispatchmethod attrgetter methodcaller load_library breakpoint
     """,
     "reads or writes outside of the run": """
         open load save fromfile tofile memmap loadtxt genfromtxt savetxt savez from_file hub
-        load_state_dict_from_url
+        load_state_dict_from_url dump fromregex DataSource
     """,
     "looks at a random stream": """
         Generator default_generator default_rng RandomState manual_seed initial_seed get_rng_state
@@ -92,6 +102,7 @@ def read_source(text: str, file: Path = Path()) -> tuple[list[str], list[str]]:
             else:
                 unread.add(module)
     fields, own = hyper_parameters(tree), _own(tree)
+    problems += [*_unreadable_types(tree), *_made_types(tree)]
     problems += [
         found
         for node in ast.walk(tree)
@@ -100,6 +111,24 @@ def read_source(text: str, file: Path = Path()) -> tuple[list[str], list[str]]:
     ]
     said = dict.fromkeys(f"line {line}: it {what}" for line, what in sorted(problems))
     return list(said), sorted(unread)
+
+
+@cache
+def _leading() -> Collection[str]:
+    """Return the attributes by which what a file may import leads to modules that it may not."""
+    found, allowed = {*LEADING.split()}, {"linalg", *dir(Tensor), *dir(dict)}
+    for place in ALLOWED.split():
+        module = import_module(place)
+        members = {name: value for name, value in vars(module).items() if name[0] != "_"}
+        found |= {
+            name
+            for name, value in members.items()
+            if isinstance(value, ModuleType) and not _allowed(value.__name__)
+        }
+        names = [one.name for one in pkgutil.iter_modules(getattr(module, "__path__", ()))]
+        found |= {name for name in names if not _allowed(f"{place}.{name}")}
+        allowed |= {name for name in members if _allowed(f"{place}.{name}")}
+    return found - allowed
 
 
 def _allowed(module: str) -> bool:
@@ -114,7 +143,8 @@ def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
         module = "." * node.level + (node.module or "")
         for alias in node.names:
             whole = alias.name == "*" and module != "clipnoise.methods.base"
-            plain = not (whole or alias.name[0] == "_" or alias.name in sys.stdlib_module_names)
+            leads = alias.name in sys.stdlib_module_names or alias.name in _leading()
+            plain = not (whole or leads or alias.name[0] == "_")
             if not _allowed(f"{module}.{alias.name}") and not (_allowed(module) and plain):
                 yield module, alias.name
 
@@ -135,6 +165,72 @@ def _is_field(node: ast.AST, fields: set[str]) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr in fields and isinstance(node.value, ast.Name) and node.value.id == "self"
     return isinstance(node, ast.Name) and node.id in fields and isinstance(node.ctx, ast.Store)
+
+
+def _unreadable_types(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the fields of classes whose types may be text, which is run as code when it is read."""
+    types: set[str] = {*dir(builtins), *_imported(tree)}
+    bound = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and _stored(node)]
+    for node in tree.body:
+        match node:
+            case ast.ClassDef(name=name, decorator_list=[]) if name not in bound:
+                types.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                if bound.count(name) == 1 and _is_type(value, types):
+                    types.add(name)
+    for name in bound:
+        if bound.count(name) > 1:
+            types.discard(name)
+    for kind in ast.walk(tree):
+        for field in kind.body if isinstance(kind, ast.ClassDef) else ():
+            if isinstance(field, ast.AnnAssign) and not _is_type(field.annotation, types):
+                text = ast.unparse(field.annotation)
+                yield field.lineno, f"declares a field with a type that is not plain ({text})"
+
+
+def _made_types(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield where `type` does more than say the type of something: it could make a class."""
+    asked = {
+        id(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
+        if not isinstance(node.args[0], ast.Starred)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "type" and id(node) not in asked:
+            yield node.lineno, "makes a class at run time (type)"
+
+
+def _stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that imports give."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                yield (alias.asname or alias.name).split(".")[0]
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module:
+            yield from dir(import_module(node.module)) if _allowed(node.module) else ()
+
+
+def _is_type(node: ast.expr, types: Collection[str]) -> bool:
+    """Return whether an expression is made of types alone, so that it is never a text."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)):
+            return name in types
+        case ast.Constant(value=value):
+            return value is None or value is ...
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _is_type(left, types) and _is_type(right, types)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return all(_is_type(part, types) for part in parts)
+        case ast.Subscript(value=head, slice=inner):
+            parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            taken = {"Literal": 0, "Annotated": 1}.get(ast.unparse(head).split(".")[-1])
+            return _is_type(head, types) and all(_is_type(part, types) for part in parts[:taken])
+    return False
 
 
 def _own(tree: ast.Module) -> set[str]:
@@ -165,7 +261,7 @@ def _words(node: ast.AST, own: set[str]) -> Iterator[tuple[int, str]]:
     for name in names:
         line = getattr(node, "lineno", 0)
         hidden = name not in (PLAIN if name.startswith("__") else own) and name.startswith("_")
-        leads = name in LEADING.split() and isinstance(node, ast.Attribute | ast.MatchClass)
+        leads = name in _leading() and isinstance(node, ast.Attribute | ast.MatchClass)
         if name in WHY:
             yield line, f"{WHY[name]} ({name})"
         elif (hidden and not isinstance(node, ast.ImportFrom)) or leads:
