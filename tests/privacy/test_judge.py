@@ -16,7 +16,7 @@ from judging import copy_of, judged, refuted_by
 from clipnoise.audit.findings import Finding
 from clipnoise.audit.judge import remote
 from clipnoise.audit.judge.source import read_source
-from clipnoise.audit.judge.verdict import HONEST, JudgedControl, Judgement
+from clipnoise.audit.judge.verdict import HONEST, Judgement
 from clipnoise.cli import main
 from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.clipping import Clipping
@@ -53,7 +53,7 @@ def test_dp_lion_of_the_readme_is_judged_in_full(whole: tuple[Path, int, str]) -
     profiles = result["claim"]["profile"]
     assert profiles["1.0"]["mu"] > profiles["4.0"]["mu"] > 0
     assert result["cost"]["buffers"] == 1
-    assert [one["as_expected"] for one in result["controls"]] == [True, True]
+    assert [one["holds"] for one in result["controls"]] == [True, True]
     assert len(pypdf.PdfReader(folder / "judgement.pdf").pages) == 1
 
 
@@ -77,7 +77,7 @@ def test_a_refuted_file_ends_with_the_reason_and_exit_code_1(
     said = capsys.readouterr().out
     assert "no PDF without reports/templates/audit.typ, judgement/judgement.json" in said
     assert [path.name for path in (tmp_path / "judgement").iterdir()] == ["judgement.json"]
-    leaky = JudgedControl(name="leaky", must_find=["audit"], found=[], as_expected=False)
+    leaky = Finding("leaky", False, "refuted by nothing, and not by audit")
     results.append(replace(refuted, verdict="void", controls=[leaky]))
     assert main(["judge", "mine.py", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().out.endswith("mine: void: the control leaky came out wrong\n")
@@ -153,8 +153,7 @@ def test_what_a_step_costs_is_relative_to_a_method_that_protects_the_same(
         ("dp-adam", {}, "dp-sgd", "example"),
         ("dp-fedadam", local, "dp-fedavg", "user"),
     ):
-        worker.ask_facts(name, json.dumps(options))
-        cost = worker.ask_cost(json.dumps(options), str(cache))
+        cost = worker.ask_cost([name, json.dumps(options), ""], str(cache))
         assert (cost["than"], cost["unit"], cost["buffers"]) == (than, unit, 2)
         assert 0.2 < cost["time"] < 5  # with equal local training
 
@@ -178,13 +177,45 @@ SOURCES = {
         "line 3: it reaches __traceback__"
     ),
     "print(__file__)\n": "line 1: it reaches __file__",
+    "import torch\ntorch.distributed.FileStore('x', 1)\n": "line 2: it reaches torch.distributed",
+    "from torch import distributed\n": "line 1: it imports torch, distributed",
+    "import typing\ntyping.operator\n": "line 2: it reaches typing.operator",
+    "import numpy as np\nnp.testing.runstring('1', {})\n": "line 2: it reaches np.testing",
+    "def f(x):\n    x.numpy().dump('left')\n": "line 2: it reads or writes outside",
+    "def f(x):\n    return '{0.gi_frame}'.format(x)\n": "line 2: it runs code",
+    "from typing import get_type_hints\n": "line 1: it runs code",
+    "class A:\n    x: 'int' = 1\n": "line 2: it declares a field with a type that is not plain",
+    "T = 'i' + 'nt'\nclass A:\n    x: T = 1\n": "line 3: it declares a field with a type",
+    "class A:\n    x: chr(1) = 1\n": "line 2: it declares a field with a type",
+    "A = type('A', (), {})\n": "line 1: it makes a class at run time",
 }
+PLAIN = """
+from typing import Annotated, ClassVar, Literal
+from annotated_types import Gt
+import torch
+
+Rate = Annotated[float, Gt(0)]
+
+class Kind:
+    pass
+
+class A:
+    x: Rate | None = None
+    y: ClassVar[tuple[Literal["a", "b"], ...]] = ()
+    z: dict[str, Annotated[torch.Tensor, "a word"]]
+    k: Kind
+    same = type(x) is type(y)
+"""
 
 
 @pytest.mark.parametrize("text", SOURCES, ids=list(SOURCES.values()))
 def test_reading_the_source_names_the_line(text: str) -> None:
     problems, _ = read_source(text)
     assert problems[0].startswith(SOURCES[text])
+
+
+def test_fields_may_have_any_plain_type() -> None:
+    assert read_source(PLAIN) == ([], [])
 
 
 def test_a_module_that_is_not_followed_is_named() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from clipnoise.audit.bench import Bench, digits, join, layers, least_squares, realise, users
 from clipnoise.audit.declaration import check_adjacency, check_query
-from clipnoise.audit.findings import ContractFinding, DeclaredAt, Finding, Largest
+from clipnoise.audit.findings import ContractFinding, Finding, Largest
 from clipnoise.audit.moments import WHOLE, life
 from clipnoise.audit.neighbours import climb, made_pairs, real_pairs
 from clipnoise.audit.nodes import check_nodes
@@ -203,7 +203,8 @@ def _verdict(
             for component in components
         ],
         microbatch_size=subject.microbatches.size,
-        declared_at=DeclaredAt(clip_norm, EXPECTED_BATCH_SIZE),
+        clip_norm=clip_norm,
+        expected_batch_size=EXPECTED_BATCH_SIZE,
         measured=largest,
         noise=noise,
         checks=list(found.values()),

@@ -84,20 +84,12 @@ class Largest:
         self.paths[path] = max(self.paths.get(path, 0.0), joint)
 
 
-@dataclass(frozen=True)
-class DeclaredAt:
-    """At which C (None without clipping) and B a query was asked what it declares."""
-
-    clip_norm: float | None
-    expected_batch_size: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class ContractFinding:
     """What the contract check has found.
 
     Attributes:
-        declared, declared_at: what the method declares, and where.
+        declared: what the method declares at the clip norm (None without clipping) and B below.
         measured: None where nothing is clipped.
         noise: None where it was not checked.
         checks: what each has found; one that was made several times holds if it held every time.
@@ -110,7 +102,8 @@ class ContractFinding:
     adjacency: Adjacency
     declared: list[Component]
     microbatch_size: int
-    declared_at: DeclaredAt
+    clip_norm: float | None
+    expected_batch_size: float
     measured: Largest | None
     noise: NoiseFinding | None
     checks: list[Finding]

@@ -96,8 +96,7 @@ def judge(
     for check in result.checks:
         print(f"{'ok' if check.holds else 'REFUTED':<9}{check.name:<12}{check.said}")
     for control in result.controls:
-        found = ", ".join(control.found) or "nothing"
-        print(f"{'ok' if control.as_expected else 'FAILED':<9}control {control.name}: {found}")
+        print(f"{'ok' if control.holds else 'FAILED':<9}control {control.name}: {control.said}")
     if contest is not None and result.verdict == "not refuted":
         print(f"{result.method}: not refuted; now the league", flush=True)
         standing = contest.hold(file, result, hyperparameters, tune, out, cores)
@@ -107,7 +106,7 @@ def judge(
     pdf = out / "judgement.pdf" if template.is_file() else f"no PDF without {template}"
     print(f"{pdf}, {out / 'judgement.json'}")
     reasons = "; ".join(f"{each.name}: {each.said}" for each in result.refuted_by)
-    wrong = ", ".join(one.name for one in result.controls if not one.as_expected)
+    wrong = ", ".join(one.name for one in result.controls if not one.holds)
     last = {"refuted": f": {reasons}", "void": f": the control {wrong} came out wrong"}
     print(f"{result.method or file}: {result.verdict}{last.get(result.verdict, '')}")
     return 1 if result.verdict in last else 0

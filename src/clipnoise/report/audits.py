@@ -174,8 +174,7 @@ def sheet(title: str, heads: list[str], align: str, rows: Iterable[list[str]]) -
 def _method(
     contract: ContractFinding, bound: EmpiricalFinding | None, *, refuted: bool
 ) -> list[str]:
-    at, noise = contract.declared_at, contract.noise
-    unit = (at.clip_norm or math.nan) / at.expected_batch_size
+    noise, unit = contract.noise, (contract.clip_norm or math.nan) / contract.expected_batch_size
     declared = [significant(component.sensitivity / unit, 3) for component in contract.declared]
     return [
         contract.method,

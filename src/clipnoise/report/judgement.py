@@ -130,7 +130,10 @@ def build_judgement(
     options = named(result.hyperparameters) or "no options"
     file = f"{result.file}, SHA-256 {result.sha256[:16]}…; {options}"
     checks = ([each.name, "" if each.holds else "refuted", each.said] for each in result.checks)
-    beside = [f"{name}: {said}" for name, said in _controls(result)]
+    beside = [
+        f"{each.name}: {each.said}{'' if each.holds else ' (not as expected)'}"
+        for each in result.controls
+    ]
     blocks = [
         text("Verdict", [VERDICTS[result.verdict], file, *_claim(result), *_cost(result)]),
         sheet("Checks", ["check", "", "finding"], "lll", checks),
@@ -276,13 +279,6 @@ def _reading(league: LeagueStanding) -> Iterator[str]:
         f"on the same kind of machine. Over all settings: {_number(league['time'])}. "
         + (HELD_UP if league["held_up"] else "")
     )
-
-
-def _controls(result: Judgement) -> Iterator[tuple[str, str]]:
-    for control in result.controls:
-        found = ", ".join(control.found) or "nothing"
-        wrong = "" if control.as_expected else " (not as expected)"
-        yield control.name, f"refuted by {found}{wrong}"
 
 
 # ---- Where it stands

@@ -8,24 +8,22 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, make_dataclass
+from collections.abc import Mapping
+from dataclasses import make_dataclass
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, pack, unpack
+from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, pack, unpack
 from clipnoise.core.method import Method, WarmStart
-from clipnoise.core.query import Component, Query
+from clipnoise.core.query import Query
+from clipnoise.core.state import State
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import WithSideInformation
 from clipnoise.plugins import VARIABLE
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SECONDS = 120.0  # that one answer may take
 LARGEST = 2**28  # bytes of an answer
@@ -115,25 +113,6 @@ class Process:
             process.wait()
 
 
-@dataclass(frozen=True)
-class RemoteQuery(Query):
-    """What a method of the judged file releases, computed in the file's process."""
-
-    process: Process = field(repr=False)
-    options: str
-    part: str
-
-    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
-        return self._asked("components", clip_norm, expected_batch_size)
-
-    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
-        return self._asked("values", mean, clip_norm)
-
-    def _asked(self, hook: str, *words: Any) -> tuple[Any, ...]:
-        at = {"options": self.options, "part": self.part}
-        return tuple(self.process.ask("call", hook=hook, words=words, **at)["found"])
-
-
 def remote_method(
     name: str, options: str, hooks: Process, queries: Process | None = None, part: str = ""
 ) -> Method:
@@ -152,31 +131,28 @@ def remote_method(
         UserError: an unknown hyper-parameter, or a value out of range.
         RefusedError: the file reached across the boundary.
     """
-    if queries is not None:
-        queries.ask("facts", name=name, options=options, part=part)
-    facts = hooks.ask("facts", name=name, options=options, part=part)
+    facts = hooks.ask("facts", method=[name, options, part])
     values = dict(facts["options"])
 
     def given(method: Any) -> str:
         return json.dumps(to_plain(method), sort_keys=True)
 
-    @cache
-    def query(options: str) -> Query:
-        facts = hooks.ask("facts", name=name, options=options, part=part)
-        members = {key: facts[key] for key in OF_QUERY}
-        members["formulas"] = tuple(facts["formulas"])
-        kind = type("RemoteQuery", (RemoteQuery,), members)
-        return cast("Query", kind(queries or hooks, options, part))
-
-    def asking(hook: str) -> Callable[..., Any]:
+    def asking(hook: str, process: Process = hooks, options: str | None = None) -> FunctionType:
         def call(self: Any, *words: Any) -> Any:
-            reply = hooks.ask("call", hook=hook, words=words, options=given(self), part=part)
-            if hook in REMEMBERING:
-                _, state, _ = words
+            method = [name, options or given(self), part]
+            reply = process.ask("call", method=method, hook=hook, words=words)
+            for state in (word for word in words if isinstance(word, State)):
                 state.buffers, state.unwritten = reply["state"].buffers, reply["state"].unwritten
             return reply["found"]
 
-        return call
+        return cast("FunctionType", call)
+
+    @cache
+    def query(options: str) -> Query:
+        facts = hooks.ask("facts", method=[name, options, part])
+        asked = {key: asking(key, queries or hooks, options) for key in ("components", "values")}
+        said = {**{key: facts[key] for key in OF_QUERY}, "formulas": tuple(facts["formulas"])}
+        return cast("Query", type("RemoteQuery", (Query,), {**said, **asked})())
 
     def warm_start(self: Any) -> WarmStart:
         method = remote_method(name, given(self), hooks, queries, "warm")

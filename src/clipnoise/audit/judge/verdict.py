@@ -27,20 +27,16 @@ from clipnoise.audit.empirical import audit
 from clipnoise.audit.findings import ContractFinding, EmpiricalFinding, Finding, Settings
 from clipnoise.audit.judge.remote import Process, RefusedError, remote_method
 from clipnoise.audit.judge.source import read_file
-from clipnoise.audit.judge.wire import JudgedRun
 from clipnoise.audit.judge.worker import at_the_boundary, trajectory
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import RUNS, TRAINS, check_sampler, check_updates
-from clipnoise.audit.subject import Subject, digits_for
+from clipnoise.audit.subject import Subject, run_spec
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import track
-from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
-from clipnoise.privacy.mechanism import Mechanism
-from clipnoise.run.spec import units_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,7 +69,6 @@ SHORT = ({**TRAINED[0], "steps": (48, 60)}, *TRAINED[1:])  # of a control
 QUICK = Settings(runs=10)  # of the audit of a control
 CLAIMED = (1.0, 2.0, 4.0)  # σ of the examples of what may be claimed
 TASK = (130, 200)  # B and T of them: those of the league's task on digits
-DELTA = 1e-5
 NOT_CHECKED = (
     "expected batch sizes, clip norms and σ other than those that were tried, and runs of more "
     "than 1,000 steps; hyper-parameters other than those that were judged",
@@ -119,16 +114,6 @@ class Cost:
     buffers: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class JudgedControl:
-    """A file whose verdict is known, judged beside the others."""
-
-    name: str
-    must_find: list[str]
-    found: list[str]
-    as_expected: bool
-
-
 @dataclass(kw_only=True)
 class Judgement:
     """The verdict on a method in a file.
@@ -138,6 +123,7 @@ class Judgement:
         method, hyperparameters: of the method; those that are given, where it was not found.
         verdict: "void" if a control says that the judge is broken, or until it is finished.
         refuted_by: the checks that do not hold.
+        controls: files whose verdict is known: each holds if it came out as it must.
         private, track, adjacency, formulas: what the method declares; None where it was not found.
         claim, contract, empirical, cost: None where the judgement did not get there.
         not_checked: in words.
@@ -151,7 +137,7 @@ class Judgement:
     verdict: Literal["not refuted", "refuted", "no claim", "void"] = "void"
     refuted_by: list[Finding] = field(default_factory=list)
     checks: list[Finding] = field(default_factory=list)
-    controls: list[JudgedControl] = field(default_factory=list)
+    controls: list[Finding] = field(default_factory=list)
     private: bool | None = None
     track: str | None = None
     adjacency: Adjacency | None = None
@@ -192,6 +178,11 @@ class Judged:
         self.together = Process(self.file)
         self.alone = Process(self.file, {"USER": "nobody", "TZ": "UTC"}, ("--cores", "1"))
         self.ordinary = Process(self.file, {"TERM": "xterm"}, ("train", "--spec", "run.yaml"))
+
+    @property
+    def asked(self) -> list[str]:
+        """The method, as a process is asked for it."""
+        return [self.result.method, self.options, ""]
 
     def close(self) -> None:
         """End the processes."""
@@ -256,7 +247,7 @@ def judge(
 def _verdict(result: Judgement) -> Literal["not refuted", "refuted", "no claim", "void"]:
     if result.private is False:
         return "no claim"
-    if not all(control.as_expected for control in result.controls):
+    if not all(control.holds for control in result.controls):
         return "void"
     return "refuted" if result.refuted_by else "not refuted"
 
@@ -300,7 +291,7 @@ def _attack(judged: Judged, method: Method, *, whole: bool) -> None:
             result.empirical = _empirical(judged, Subject(method), whole=whole)
         if whole and method.private:
             result.claim = _claim(method)
-            cost = judged.ordinary.ask("cost", cache=str(judged.cache), options=judged.options)
+            cost = judged.ordinary.ask("cost", method=judged.asked, cache=str(judged.cache))
             result.cost = parse(Cost, cost, key="cost")
         _libraries(judged)
     except (RefusedError, UserError, RuntimeError, ValueError) as error:
@@ -330,24 +321,22 @@ def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
     query and the update are asked in two processes, so that the update knows what was released and
     nothing else. Every parameter must be the same bit for bit at every step.
     """
-    name, options, ordinary = judged.result.method, judged.options, judged.ordinary
-    ordinary.ask("facts", name=name, options=options)
-    split = Subject(remote_method(name, options, judged.alone, judged.together))
+    method = remote_method(judged.result.method, judged.options, judged.alone, judged.together)
     runs = [_drawn(ranges) for ranges in trained]
     problems: list[str] = []
     expected: dict[int, list[Tensor]] = {}
     for number, again in ((0, ""), (1, ""), (2, ""), (0, ", repeated,")):
         run = runs[number]
-        size = run.expected_batch_size
+        size, where = run["expected_batch_size"], str(judged.cache)
         try:
-            found = ordinary.ask("train", options=options, cache=str(judged.cache), **vars(run))
+            found = judged.ordinary.ask("train", method=judged.asked, cache=where, **run)
         except (RefusedError, UserError):
             if not problems:
                 raise
             break  # what an earlier run has shown stands
         try:
             if number not in expected:
-                expected[number] = trajectory(split, judged.cache, run)
+                expected[number] = trajectory(Subject(method), judged.cache, **run)
         except UserError as error:
             problems.append(
                 f"an ordinary run at B = {size} trains, but one in which "
@@ -361,16 +350,16 @@ def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
                 f"a run at B = {size}{again} takes another step {off[0]} "
                 "than one in which the update is told nothing but what was released"
             )
-    steps = sum(run.steps for run in runs)
+    steps = sum(len(states) - 1 for states in expected.values())
     held = f"the same bit for bit in {steps} steps, whether or not private data are in reach"
     judged.result.note("processes", problems, held)
 
 
-def _drawn(ranges: Ranges) -> JudgedRun:
+def _drawn(ranges: Ranges) -> dict[str, float]:
+    """Return the settings of a run, as `run_spec` takes them."""
     draw = secrets.SystemRandom()
-    settings = {name: draw.randint(*ends) for name, ends in ranges.items()}
-    sigma, seed = draw.uniform(0.3, 8.0), secrets.randbits(31)
-    return JudgedRun(**settings, noise_multiplier=sigma, seed=seed)
+    settings: dict[str, float] = {name: draw.randint(*ends) for name, ends in ranges.items()}
+    return {**settings, "noise_multiplier": draw.uniform(0.3, 8.0), "seed": secrets.randbits(31)}
 
 
 def _contract(judged: Judged, subject: Subject, *, whole: bool) -> ContractFinding:
@@ -402,26 +391,28 @@ def _empirical(judged: Judged, subject: Subject, *, whole: bool) -> EmpiricalFin
 
 def _claim(method: Method) -> MayClaim:
     """Return what the method may claim at example settings, and under which adjacency."""
-    unit = units_of(digits_for(Subject(method)), method)
-    size, steps = min(TASK[0], unit.count), TASK[1]
-    mechanism = Mechanism(unit=unit, expected_batch_size=size, steps=steps, query=method.query)
-    epsilons, profiles = {}, {}
+    (size, steps), calibrations = TASK, {}
     for sigma in CLAIMED:
-        sigma_on_sum = method.effective_noise_multiplier(sigma, size)
-        budget = mechanism.budget(Privacy(noise_multiplier=sigma, delta=DELTA), sigma_on_sum)
-        calibration = calibrate(budget)
-        epsilons[str(sigma)] = calibration.epsilon
-        profiles[str(sigma)] = calibration.profile.stated()
+        spec = run_spec(
+            Subject(method),
+            noise_multiplier=sigma,
+            expected_batch_size=size,
+            steps=steps,
+            accountant="pld",
+        )
+        assert spec.budget is not None
+        calibrations[str(sigma)] = calibration = calibrate(spec.budget)
+    mechanism = spec.mechanism
     return MayClaim(
         adjacency=mechanism.adjacency,
         claim=claim(mechanism),
         accountant=mechanism.accountant,
-        delta=DELTA,
-        examples=unit.count,
-        expected_batch_size=size,
-        steps=steps,
-        epsilon=epsilons,
-        profile=profiles,
+        delta=calibration.budget.delta,
+        examples=mechanism.unit.count,
+        expected_batch_size=spec.training.expected_batch_size,
+        steps=mechanism.steps,
+        epsilon={sigma: found.epsilon for sigma, found in calibrations.items()},
+        profile={sigma: found.profile.stated() for sigma, found in calibrations.items()},
     )
 
 
@@ -497,8 +488,8 @@ DIRECT: Mapping[str, Callable[[Subject, Path], bool]] = {
 }
 
 
-def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> JudgedControl:
-    """Judge a file whose verdict is known, in short, and say whether it came out as expected."""
+def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> Finding:
+    """Judge a file whose verdict is known, in short, and say whether it came out as it must."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{name}.py"
         file.write_text(text, encoding="utf-8")
@@ -508,5 +499,8 @@ def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> JudgedC
         for mistake, noticed in DIRECT.items():
             build = CONTROLS[mistake].build
             found += [mistake] if build is not None and noticed(build(), cache) else []
-    expected = set(leaks) <= set(found) if leaks else not found
-    return JudgedControl(name=name, must_find=list(leaks), found=found, as_expected=expected)
+    missed = [leak for leak in leaks if leak not in found]
+    said = f"refuted by {', '.join(found) or 'nothing'}"
+    if missed:
+        said += f", and not by {', '.join(missed)}"
+    return Finding(name, not missed if leaks else not found, said)

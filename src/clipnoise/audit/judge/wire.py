@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from clipnoise.core.taken import TAKEN, Taken
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 
-REMEMBERING = ("clipping", "update")  # the hooks of a method that may change its memory
 # What the class of a method and that of its query say of themselves.
 OF_METHOD = (
     *("id", "sees", "gradients_of", "made_for"),
@@ -32,20 +31,6 @@ OF_METHOD = (
 OF_QUERY = ("private", "adjacency", "of")
 PLACE = "a tensor"  # the key that stands for a tensor in the JSON part of a message
 KIND = "a kind"  # the key that stands for an object of one of the classes below
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgedRun:
-    """A run that is trained in two ways: its settings, as `run_spec` takes them."""
-
-    noise_multiplier: float
-    expected_batch_size: int
-    steps: int
-    evaluations: int
-    seed: int
-    epsilon: float | None = None
-    units: int | None = None
-    hidden: int | None = None
 
 
 def _clipping(*, weights: Any, points: Any, rule: ClipRule, **others: Any) -> Clipping:

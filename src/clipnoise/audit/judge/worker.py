@@ -23,17 +23,11 @@ from typing import Any
 import torch
 
 from clipnoise import plugins
-from clipnoise.audit.judge.wire import (
-    OF_METHOD,
-    OF_QUERY,
-    REMEMBERING,
-    JudgedRun,
-    pack,
-    unpack,
-)
+from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, pack, unpack
 from clipnoise.audit.subject import Subject, run_spec, subject, with_numbers
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
+from clipnoise.core.state import State
 from clipnoise.data.base import PARTS
 from clipnoise.fields import to_plain
 from clipnoise.methods.base import methods
@@ -108,19 +102,18 @@ def _hides(name: str) -> bool:
 class Worker:
     """Answers questions about the methods of the judged file, one after another.
 
-    Attributes:
-        name: the id of the method that is asked about.
+    Which method a question is about, it says in three words: an id, hyper-parameters as JSON, and
+    "" for the method, "warm" for the one that trains on public examples before it.
     """
 
     def __init__(self) -> None:
         """Hold the libraries as they are before the file is imported."""
-        self.modules, self.name = tuple(sys.modules), ""
+        self.modules = tuple(sys.modules)
         self.before = snapshot(self.modules)
         self.method = cache(self._method)
 
-    def _method(self, options: str, part: str) -> Method:
-        kind = methods()[self.name]
-        made = with_numbers(kind, json.loads(options))
+    def _method(self, name: str, options: str, part: str) -> Method:
+        made = with_numbers(methods()[name], json.loads(options))
         if part == "warm":
             start = made.warm_start()
             assert start is not None
@@ -135,45 +128,43 @@ class Worker:
         """Return the ids of the file's methods."""
         return [name for name, kind in methods().items() if is_own(kind.__module__)]
 
-    def ask_facts(self, name: str, options: str, part: str = "") -> dict[str, object]:
-        """Choose a method, and return what its class and its query say of themselves."""
-        self.name = name
-        method = self.method(options, part)
+    def ask_facts(self, method: list[str]) -> dict[str, object]:
+        """Return what the class of a method and its query say of themselves."""
+        made = self.method(*method)
         return {
-            "options": to_plain(method),
-            "warms_up": method.warms_up(),
-            "formulas": list(method.query.formulas),
-            **{name: getattr(method, name) for name in OF_METHOD},
-            **{name: getattr(method.query, name) for name in OF_QUERY},
+            "options": to_plain(made),
+            "warms_up": made.warms_up(),
+            "formulas": list(made.query.formulas),
+            **{name: getattr(made, name) for name in OF_METHOD},
+            **{name: getattr(made.query, name) for name in OF_QUERY},
         }
 
-    def ask_call(self, options: str, part: str, hook: str, words: list[Any]) -> dict[str, object]:
-        """Return what a hook of the method or of its query returns, and the memory after it."""
-        method = self.method(options, part)
-        owner = method.query if hook in ("components", "values") else method
+    def ask_call(self, method: list[str], hook: str, words: list[Any]) -> dict[str, object]:
+        """Return what a hook of a method or of its query returns, and the memory after it."""
+        made = self.method(*method)
+        owner = made.query if hook in ("components", "values") else made
         if hook in ("update", "check_shapes"):  # lists, as they came
             words[0] = tuple(tuple(x) if isinstance(x, list) else x for x in words[0])
         found = getattr(owner, hook)(*words)
         if hook == "warm_start":
             found = {"epochs": found.epochs, "batch_size": found.batch_size}
-        if hook not in REMEMBERING:
-            return {"found": found}
-        state = words[1]  # of what is in it, a message does not say what was written in place
-        state.unwritten -= {name for name in state.unwritten if state.buffers[name]._version}
+        state = next((word for word in words if isinstance(word, State)), None)
+        if state is not None:  # what was written in place, a message does not say
+            state.unwritten -= {x for x in state.unwritten if state.buffers[x]._version}
         return {"found": found, "state": state}
 
-    def ask_train(self, options: str, cache: str, **run: Any) -> list[torch.Tensor]:
+    def ask_train(self, method: list[str], cache: str, **run: Any) -> list[torch.Tensor]:
         """Train as any run does, all in this process, and return what `trajectory` does."""
-        return trajectory(Subject(self.method(options, "")), Path(cache), JudgedRun(**run))
+        return trajectory(Subject(self.method(*method)), Path(cache), **run)
 
-    def ask_cost(self, options: str, cache: str) -> dict[str, object]:
+    def ask_cost(self, method: list[str], cache: str) -> dict[str, object]:
         """Return what a step costs: the values of `Cost`.
 
         A method that protects users is compared with DP-FedAvg, so that both have users in their
         batches and train as long on each; any other with DP-SGD. The two take turns step by
         step, and the median of the ratios counts, so that both feel it if the machine slows down.
         """
-        own = Subject(self.method(options, ""))
+        own = Subject(self.method(*method))
         local = own.method.local_training()
         than = subject("dp-sgd")
         if local is not None:
@@ -209,14 +200,20 @@ class Worker:
         return changed(self.before, self.modules)
 
 
-def trajectory(subject: Subject, cache: Path, run: JudgedRun) -> list[torch.Tensor]:
+def trajectory(subject: Subject, cache: Path, **settings: Any) -> list[torch.Tensor]:
     """Train as every run does, so that a method is asked the same, in the same order.
+
+    Args:
+        subject: the method.
+        cache: the folder of prepared datasets.
+        settings: of the run, as `run_spec` takes them; σ among them.
 
     Returns:
         θ before the first step and after each, up to one that is not finite; where the model is
         measured, followed by its parameters and by losses and accuracies.
     """
-    spec, sigma, clock = run_spec(subject, **vars(run)), run.noise_multiplier, Clock()
+    spec, clock = run_spec(subject, **settings), Clock()
+    sigma = settings["noise_multiplier"]
     training = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
     due, found = spec.evaluation_steps(), []
     with suppress(DivergenceError):
