@@ -112,6 +112,14 @@ def test_resumed_equals_uninterrupted_bit_for_bit(strategy: Strategy, dtype: tor
                 assert torch.equal(a, b)
 
 
+def test_a_saved_state_is_taken_to_the_device_of_the_parameters() -> None:
+    saved = stream(optimal_toeplitz(6, 3), 4)
+    saved.next()
+    elsewhere = NoiseSource(seeded(), torch.zeros(4, device="meta"), saved.strategy)
+    elsewhere.set_state(saved.get_state())
+    assert elsewhere.get_state()["memory"].is_meta
+
+
 @pytest.mark.parametrize(
     ("strategy", "vectors"),
     [

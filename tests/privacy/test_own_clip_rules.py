@@ -86,6 +86,11 @@ def test_a_norm_too_short_to_be_computed_gives_no_large_factor(folder: Path) -> 
     assert float(factors) == pytest.approx(C / SHORTEST)
 
 
+def test_a_plain_number_becomes_a_factor_on_the_device_of_the_norm(folder: Path) -> None:
+    norms = torch.ones(3, device="meta")
+    assert planted(folder, "return 0.5").factors(norms, C).device == norms.device
+
+
 def test_the_norms_of_others_change_nothing(folder: Path) -> None:
     """A rule that divides by the largest norm of a batch sees one, which is the largest."""
     rule = planted(folder, "return clip_norm * norm / norm.max() ** 2")

@@ -56,6 +56,11 @@ def test_a_unit_takes_part_only_in_its_turns(name: str) -> None:
             assert len({t % groups for t in steps.nonzero().flatten().tolist()}) <= 1
 
 
+def test_one_group_that_takes_turns_is_poisson_sampling() -> None:
+    one = chosen("cyclic-poisson", bands=1)
+    assert torch.equal(drawn(one, 0), drawn(chosen("poisson"), 0))
+
+
 @pytest.mark.parametrize("name", [name for name, kind in SAMPLERS.items() if kind.whole])
 def test_a_unit_takes_part_in_every_turn_where_nothing_is_sampled(name: str) -> None:
     of = chosen(name)
@@ -78,7 +83,10 @@ def test_a_saved_stream_goes_on_bit_for_bit(name: str) -> None:
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_what_is_claimed_follows_from_the_classes_alone(name: str, accountant: Any) -> None:
-    """An accountant that a sampler does not prove is refused, or its ε is not called proved."""
+    """An accountant that a sampler does not prove is refused, or its ε is not called proved.
+
+    Where it proves something of examples, ε is about that.
+    """
     try:
         check_accountant(accountant, name)
     except UserError:
@@ -87,12 +95,13 @@ def test_what_is_claimed_follows_from_the_classes_alone(name: str, accountant: A
         return
     of = chosen(name, accountant=accountant)
     proved = {adjacency for adjacency, able in SAMPLERS[name].proved.items() if accountant in able}
-    assert of.proved == (of.adjacency in proved)
+    assert of.proved == (of.adjacency in proved) == bool(proved - {"add-remove-node"})
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_noise_goes_only_where_its_cost_is_known(name: str) -> None:
     correlated = SAMPLERS[name].correlated
+    assert SAMPLERS[name].noise().startswith("any" if correlated == "any" else "independent")
     able = "monte-carlo" if SAMPLERS[name].proves("monte-carlo", "add-remove") else "pld"
     banded = chosen(name, bands=2, accountant=able)
     if correlated is None:

@@ -7,11 +7,18 @@ fixed, so a test that passes once passes always.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 
-from clipnoise.privacy.samplers import PoissonSampler
+from clipnoise.privacy.samplers import (
+    BMinSepSampler,
+    CyclicPoissonSampler,
+    PoissonSampler,
+    Sampler,
+)
 from clipnoise.seeds import generator
 
 
@@ -79,6 +86,19 @@ def test_empty_batches_are_yielded() -> None:
 def test_rate_one_takes_all_and_rate_zero_none() -> None:
     assert torch.equal(sampler(7, 1.0).sample(), torch.arange(7))
     assert len(sampler(7, 0.0).sample()) == 0
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [PoissonSampler, partial(CyclicPoissonSampler, groups=1), partial(BMinSepSampler, groups=1)],
+)
+def test_of_all_numbers_that_can_be_drawn_a_share_of_exactly_q_takes_an_example(
+    stream: Callable[..., Sampler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin with 0, so one that equals q takes none."""
+    drawn = stream(examples=8, sampling_rate=0.5, generator=None)
+    monkeypatch.setattr(drawn, "uniform", lambda count: torch.arange(count) / count)
+    assert drawn.sample().tolist() == [0, 1, 2, 3]
 
 
 def test_a_seed_gives_the_same_batches_and_another_seed_others() -> None:
