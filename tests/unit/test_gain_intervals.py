@@ -88,6 +88,7 @@ def test_the_variance_is_that_of_the_analysis_of_variance_of_the_differences() -
     freedom = found.error**4 / (parts + both**2 / ((searches - 1) * (examples - 1)))
     assert found.freedom == pytest.approx(freedom)
     assert freedom > searches - 1
+    assert found.interval.mean == found.mean
     low, high = stats.t(freedom, found.mean, found.error).interval(0.95)
     assert (found.interval.low, found.interval.high) == pytest.approx((low, high))
 

@@ -121,6 +121,13 @@ def test_the_share_is_the_mean_over_tasks() -> None:
     assert both.high - both.low < second.high - second.low
 
 
+def test_a_share_without_any_error_is_that_of_every_resample() -> None:
+    constant = np.ones((3, 20))
+    closing = [Gap(np.stack([0 * constant, x * constant]), constant) for x in (0.25, 0.5, 0.75)]
+    found = closed_shares(closing, 1, 0)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
+
+
 def test_a_gap_that_may_be_none_leaves_the_interval_without_ends() -> None:
     task = gap(np.random.default_rng(5), (0.8, 0.8, 0.805), searches=3, n=60)
     found = closed_shares([task], 1, 0)

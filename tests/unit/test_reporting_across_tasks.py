@@ -45,6 +45,13 @@ def test_the_bootstrap_draws_seeds_within_each_task() -> None:
     assert low == high == 50.0
 
 
+def test_the_bootstrap_of_a_profile_has_an_interval_at_each_threshold() -> None:
+    tasks = [np.array([0.0, 1.0, 1.0, 1.0])]
+    low, high = bootstrap(tasks, profile(np.array([0.0, 1.0, 2.0])))
+    assert (low[0], high[0], low[2], high[2]) == (1.0, 1.0, 0.0, 0.0)
+    assert low[1] < 0.75 < high[1]
+
+
 def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
     values = np.random.default_rng(0).normal(size=400)
     low, high = bootstrap([values], lambda scores: scores.mean(axis=-1), resamples=1000)

@@ -134,6 +134,12 @@ def test_a_setting_whose_pairs_are_all_rejected_no_longer_counts() -> None:
     assert found["other"] == pairs_apart({"other": other})["other"]
 
 
+def test_settings_need_no_order() -> None:
+    scores = results(3, 8)
+    found = pairs_apart({"digits": scores, ("digits", 1.0): scores})
+    assert found["digits"] == found["digits", 1.0]
+
+
 def wrong(methods: int, settings: int, *, trials: int) -> tuple[float, float]:
     """Return how often one of equal methods is excluded, and how often a pair is told apart."""
     rng = np.random.default_rng(methods)

@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from clipnoise.report.inference import simulation
 from clipnoise.report.inference.simulation import (
+    BASELINE,
     FLIPS,
     FLIPS_TOGETHER,
     POPULATION,
     POPULATION_TOGETHER,
     T_TESTS,
+    TESTS,
     TOGETHER,
     League,
     Rates,
@@ -108,6 +111,27 @@ def test_intervals_are_wrong_without_the_lead_and_find_it_above_nothing() -> Non
     assert intervals_rate(League(lead=0.3, **CLEAR), 3, draws=299, seed=1) == Rates(0.0, 1.0, 3)
     missed = intervals_rate(League(lead_spread=0.3, **CLEAR), 3, draws=299)
     assert missed.wrong == 1.0
+
+
+def test_an_interval_whose_ends_are_both_the_truth_holds_it() -> None:
+    exact = League(methods=3, tasks=1, budgets=1, spread=0.0, shared=0.0, collapse=0.0)
+    assert intervals_rate(exact, 1, draws=99) == Rates(0.0, 0.0, 1)
+
+
+def test_methods_are_told_apart_at_p_values_up_to_alpha(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(level: float) -> tuple[Rates, Rates]:
+        monkeypatch.setitem(TESTS, FLIPS, lambda settings, _: {0: np.full(3, level)})
+        monkeypatch.setattr(simulation, "pairs_apart", lambda settings: {0: {(0, BASELINE): level}})
+        return rates(League(), FLIPS, 1), pairs_rate(League(), 1)
+
+    assert at(ALPHA) == (Rates(1.0, 1.0, 1), Rates(1.0, 1.0, 1))
+    assert at(1.01 * ALPHA) == (Rates(0.0, 0.0, 1), Rates(0.0, 0.0, 1))
+
+
+def test_no_method_is_excluded_by_fewer_draws_than_a_p_value_of_alpha_needs() -> None:
+    """With the data themselves as one, 18 draws make no p-value below 1/19."""
+    few, enough = (rates(League(lead=0.3, **CLEAR), POPULATION, 1, draws=n) for n in (18, 19))
+    assert (few.found, enough.found) == (0.0, 1.0)
 
 
 def test_the_mixed_model_holds_the_lead_and_finds_it_above_nothing() -> None:
