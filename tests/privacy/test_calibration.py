@@ -261,6 +261,14 @@ def test_no_more_than_rounding_errors_are_forgiven_where_epsilon_is_zero() -> No
         replace(found, epsilon=2 * ROUNDING).verify()
 
 
+def test_no_more_than_rounding_errors_in_proportion_are_forgiven_where_epsilon_is_large() -> None:
+    found = calibrate(target(epsilon=None, noise_multiplier=0.1))
+    assert found.epsilon > 100
+    replace(found, epsilon=found.epsilon * (1 + ROUNDING / 2)).verify()
+    with pytest.raises(UserError, match="states ε"):
+        replace(found, epsilon=found.epsilon * (1 + 2 * ROUNDING)).verify()
+
+
 def test_a_file_whose_noise_is_not_the_one_that_was_asked_for_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     asked = to_plain(target(epsilon=None, noise_multiplier=0.9))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from mechanisms import participation_under
 
@@ -9,6 +12,7 @@ from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import poisson as accountants
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.noise_strategies import optimal_toeplitz, prefix_sum_rmse
+from clipnoise.privacy.participation import Participation
 
 
 def test_a_gaussian_within_delta_costs_nothing() -> None:
@@ -87,6 +91,24 @@ def test_epsilon_grows_with_the_steps_taken() -> None:
     assert spent[0] == 0
     assert spent == sorted(spent)
     assert len(set(spent)) == 4
+
+
+def test_cut_batches_add_to_delta_what_they_add_to_that_of_epsilon() -> None:
+    epsilons, accounted = np.array([0.0, 1.0, 3.0]), {"noise_multiplier": 1.0, "least": 1e-9}
+    whole = Participation(sampling_rate=0.05, steps=100, groups=2)
+    cut = replace(whole, truncation_probability=1e-7)
+    added = cut.deltas("rdp", epsilons, **accounted) - whole.deltas("rdp", epsilons, **accounted)
+    assert added == pytest.approx((1 + np.exp(epsilons)) * 50 * 1e-7)
+
+
+def test_only_whole_groups_in_a_fixed_order_are_one_gaussian_mechanism() -> None:
+    """Not so where an example is replaced, nor where its turn is drawn."""
+    order = Participation(sampling_rate=1.0, steps=12, groups=3)
+    assert order.gaussian("pld", 6.0) == pytest.approx(2 / 6)
+    assert order.gaussian("rdp-replace", 6.0) is None
+    assert order.gaussian("monte-carlo", 6.0) is None
+    for change in ({"sampling_rate": 0.9}, {"truncation_probability": 1e-9}):
+        assert replace(order, **change).gaussian("pld", 6.0) is None
 
 
 @pytest.mark.parametrize(

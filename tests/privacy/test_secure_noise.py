@@ -80,6 +80,10 @@ def test_any_shape_and_dtype_is_filled(shape: tuple[int, ...]) -> None:
         assert len(z.unique()) == z.numel() or z.numel() > PAIRS  # float32 may meet again
 
 
+def test_as_many_uniforms_are_drawn_as_are_asked_for() -> None:
+    assert [len(Draws(None).uniform(count)) for count in (0, 1, 3)] == [0, 1, 3]
+
+
 def test_secure_noise_ignores_seeds_and_leaves_torchs_stream_unchanged() -> None:
     before = torch.random.get_rng_state()
     draws = []

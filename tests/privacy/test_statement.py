@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from every_method import METHODS, build, required
 from mechanisms import mechanism
 
 from clipnoise.errors import UserError
-from clipnoise.privacy.claim import NEIGHBOURS, NOT_COVERED, PrivacyStatement
+from clipnoise.privacy.accountants import selection
+from clipnoise.privacy.claim import NEIGHBOURS, NOT_COVERED, PrivacyStatement, with_search
 from clipnoise.privacy.draws import REACH
 from clipnoise.privacy.noise.buffered import BufferedNoise
+from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
 
@@ -130,6 +133,22 @@ def test_a_profile_is_that_of_the_mechanism_where_anything_is_protected() -> Non
     assert profile.mu == pytest.approx(3**0.5 / 2)
     assert profile.point == (calibration.epsilon, 1 / 1300)
     assert PrivacyStatement(claim="non-private").with_profile(calibration).profile is None
+
+
+def test_what_a_guarantee_covers_is_covered_with_its_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selection, "selected_epsilon", lambda law, runs, then, delta: 3.25)
+    guarantee = PrivacyStatement(
+        claim="guarantee", covers="The model.", epsilon=1.0, delta=1e-5, noise_multiplier=2.0,
+        sampler="poisson", adjacency="add-remove", sampling_rate=0.1, steps=30,
+    )  # fmt: skip
+    nominal = replace(guarantee, claim="nominal", covers=None)
+    found = [with_search(one, DrawnTrials(mean=6)) for one in (guarantee, nominal)]
+    assert [(one.epsilon, one.epsilon_with_tuning) for one in found] == [(1.0, 3.25)] * 2
+    words = "The model. With its search, whose number of trials was drawn (negative-binomial of "
+    assert f"{found[0].covers}".startswith(f"{words}shape 1, 6 expected), ε is 3.25 for")
+    assert found[1].covers is None
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed-size", "cyclic-poisson"])
