@@ -99,6 +99,13 @@ def test_the_expected_size_of_a_micro_batch_is_m() -> None:
     assert mean == pytest.approx(M, abs=6 * (M / (300 * batch_size / M)) ** 0.5)
 
 
+@pytest.mark.parametrize("size", [2, M])
+def test_a_batch_is_expected_to_have_whole_micro_batches(size: int) -> None:
+    assert MicroBatches(size).count(3 * size) == 3
+    with pytest.raises(UserError, match=f"must be a multiple of it, got {size}"):
+        MicroBatches(size).count(3 * size + 1)
+
+
 # How far one example moves the sum.
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from budgets import flat_budget
+from mechanisms import mechanism
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
@@ -26,6 +27,7 @@ from clipnoise.privacy.accountants.selection import (
     selected_epsilon,
     selected_profile,
 )
+from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.calibration import calibrate, read_calibration
 from clipnoise.privacy.trials import DrawnTrials
 
@@ -233,6 +235,14 @@ def test_a_choice_is_covered_only_for_poisson_batches_of_examples(numbers: dict[
     flat_budget(**values | numbers)
     with pytest.raises(UserError, match="trials: what a choice costs is known for"):
         flat_budget(**values | numbers, trials=LAWS[0])
+
+
+def test_a_choice_is_covered_where_examples_are_added_or_removed_and_not_replaced() -> None:
+    privacy = Privacy(epsilon=1.0, delta=1e-5, trials=LAWS[0])
+    sizes = {"examples": 100, "expected_batch_size": 10, "steps": 9}
+    assert mechanism("poisson", **sizes).budget(privacy, None).trials == LAWS[0]
+    with pytest.raises(UserError, match="and the adjacency is 'replace'"):
+        mechanism("fixed-size", accountant="rdp-replace", **sizes).budget(privacy, None)
 
 
 def test_a_law_says_what_it_is() -> None:
