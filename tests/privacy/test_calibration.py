@@ -24,6 +24,7 @@ from clipnoise.privacy.calibration import (
     ROUNDING,
     TOLERANCE,
     Calibration,
+    _bracket,
     calibrate,
     read_calibration,
 )
@@ -91,6 +92,23 @@ def test_a_target_that_so_short_a_run_cannot_spend_is_reported() -> None:
 def test_an_accountant_that_fails_at_every_sigma_says_why() -> None:
     with pytest.raises(UserError, match="rounding errors"):
         calibrate(target(accountant="prv", delta=1e-14))
+
+
+@pytest.mark.parametrize("start", [-4.0, 0.0, 4.0])
+@pytest.mark.parametrize("root", [-5.0, -3.9, 0.1, 3.0, 9.0])
+def test_a_search_encloses_its_end_in_few_steps_wherever_it_begins(
+    root: float, start: float
+) -> None:
+    asked = []
+
+    def distance(log_sigma: float) -> float:
+        asked.append(log_sigma)
+        assert len(asked) < 200
+        return root - log_sigma
+
+    low, high = _bracket(target(), distance, start, 0.1)
+    assert low <= root <= high
+    assert high - low < max(0.2, 3 * abs(root - start))
 
 
 @pytest.mark.parametrize("both", [{"noise_multiplier": 1.0}, {"epsilon": None}])
