@@ -58,8 +58,9 @@ minutes of a core is noticed, too; one that no test reaches has survived.
 
 Equivalent are mutants that do what the code does, or change no more than the words of a message. \
 The score is the share noticed of all others. Where only a random sample was tested, the exact 95% \
-interval for all mutants of the piece follows. It does not after tests were written for the \
-survivors of that sample: its score then says too little about other mutants.
+interval for all mutants of the piece follows, and survivors are listed as they were then: tests \
+may have been written for them since. Where those tests were counted, no interval follows: the \
+score then says too little about other mutants.
 
 Left out are annotations, docstrings, what a class or module holds outside its functions, and what \
 follows `raise`: tests ask for the error, and need not ask for each of its words. Decorators are \
