@@ -226,9 +226,8 @@ def test_a_law_that_is_none_is_refused(values: dict[str, Any], said: str) -> Non
         parse(DrawnTrials, values)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
-    "numbers", [{"sampler": "full", "sampling_rate": 1}, {"affected_examples": 3}]
+    "numbers", [{"sampler": "full", "sampling_rate": 1}, {"affected_examples": 2}]
 )
 def test_a_choice_is_covered_only_for_poisson_batches_of_examples(numbers: dict[str, Any]) -> None:
     values: dict[str, Any] = {"epsilon": 1, "delta": 1e-5, "sampling_rate": 0.1, "steps": 9}
