@@ -53,7 +53,7 @@ STUDY = {
     "report": [
         {"kind": "table", "panels": "main"},
         {"kind": "accuracy-vs-epsilon", "panels": "main"},
-        {"kind": "published", "panels": "main", "published": "tiny.csv"},
+        {"kind": "table", "panels": "main", "published": "tiny.csv"},
     ],
 }
 PUBLISHED = """dataset,model,method,budget,metric,mean,std,n,unit,source
