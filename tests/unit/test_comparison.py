@@ -285,7 +285,7 @@ def test_the_command_writes_the_comparison_and_names_a_study_without_one(
     words = ["compare", "--study", str(path), "--runs", str(runs)]
     words += ["--published", str(tmp_path / "published"), "--out", str(tmp_path / "out.csv")]
     assert main(words) == 2
-    assert "no published table" in capsys.readouterr().err
+    assert "names published numbers" in capsys.readouterr().err
     publish(tmp_path, "fifth-paper/table1")
     study(tmp_path, report=[BESIDE])
     assert main(words) == 0

@@ -71,6 +71,7 @@ def covered(study: Study) -> set[tuple[str, str]]:
     for spec in specs:
         found.add(("data", f"{spec.dataset.signature.kind}, {spec.dataset.signature.task_name}"))
     found |= {("display", placed.item.kind) for placed in study.report}
+    found |= {("display", "published numbers") for placed in study.report if placed.item.published}
     return found | ({("tuning", "by runs")} if study.searches else set())
 
 

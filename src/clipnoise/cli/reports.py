@@ -108,8 +108,8 @@ def compare(
     tables = published_tables(plan, published)
     if not tables:
         raise UserError(
-            f"{study}: no published table: its report names none, and there is no "
-            f"{published / plan.name}.csv."
+            f"{study}: no table of its report names published numbers. Add `published: NAME` to "
+            f"one, for {published}/NAME.csv."
         )
     compared = [compare_runs(rows, placed.panels, table) for placed, table in tables.items()]
     write_atomically(out, to_csv(compared, plan.scale.watermark))
