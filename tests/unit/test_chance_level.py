@@ -40,7 +40,7 @@ def test_a_method_at_the_majority_class_is_never_called_best(tmp_path: Path) -> 
     table = build_table(runs, "comparison")
     assert not any(table.leads(row, place) for row, place, _ in table.cells())
     section = verdict_data(runs, "")
-    assert ["none: the best learned nothing"] in section.table.rows[0]
+    assert "none: the best learned nothing" in section.table.rows[0]
     assert section.summary == "1 setting cannot be judged."
 
 

@@ -502,8 +502,8 @@ def test_the_users_files_behind_a_run_are_named_with_their_digests(folder: Path)
     }
 
 
-INTERNAL = {  # of the suite's own code: copies, checkpoints, checks
-    *("copy", "get_state", "set_state", "require_written", "unwritten", "like"),
+INTERNAL = {  # of the suite's own code: copies, checkpoints, checks, and what `points` is given
+    *("copy", "get_state", "set_state", "require_written", "unwritten", "like", "past"),
 }
 
 
