@@ -194,9 +194,9 @@ def test_a_verdict_by_a_metric_where_lower_is_better_names_the_lowest_mean(tmp_p
     found = verdict_data(runs, "")
     (row,) = found.table.rows
     said = dict(zip(found.table.heads, row, strict=True))
-    assert said["best mean"] == ["dp-adam"]
-    assert said["verdict"] == ["best of 2"]
-    assert said["over dp-sgd"][0].startswith("0.2000")
+    assert said["best mean"] == "dp-adam"
+    assert said["verdict"] == "best of 2"
+    assert said["over dp-sgd"].startswith("0.2000")
     assert found.summary == "In one setting dp-adam is shown to be better than all others."
 
 
