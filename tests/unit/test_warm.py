@@ -170,7 +170,9 @@ def test_a_signal_before_the_child_is_known_reaches_it(
     assert ended(start("exit", "3"))[0] == 3
     server.send_signal(signal.SIGSTOP)
     command = start("stop")
-    heard = (one for one in client.SIGNALS if signal.getsignal(one) != signal.SIG_IGN)  # not nohup's
+    heard = (
+        one for one in client.SIGNALS if signal.getsignal(one) != signal.SIG_IGN
+    )  # not nohup's
     blocked = f"SigBlk:\t{sum(1 << (number - 1) for number in heard):016x}"
     until(lambda: blocked in Path(f"/proc/{command.pid}/status").read_text())  # until it is known
     command.send_signal(signal.SIGTERM)
