@@ -337,7 +337,20 @@ class ForUsers(DPSGD):
     query = ClippedUserMean()
 
 
-@pytest.mark.parametrize(("kind", "clipped"), [(ForExamples, "-user'"), (ForUsers, "add-remove'")])
+class ForPlacesOfExamples(DPFedAvg):
+    """Clip users, and account for an example that leaves its place empty: it changes its user."""
+
+    class InPlace(ClippedUserMean):
+        adjacency = "zero-out"
+
+    id = "for-places-of-examples"
+    query = InPlace()
+
+
+@pytest.mark.parametrize(
+    ("kind", "clipped"),
+    [(ForExamples, "-user'"), (ForPlacesOfExamples, "-user'"), (ForUsers, "add-remove'")],
+)
 def test_a_query_must_declare_the_adjacency_of_what_is_clipped(
     kind: type[Method], clipped: str
 ) -> None:
@@ -353,7 +366,7 @@ def test_a_query_must_declare_the_adjacency_of_what_is_clipped(
     with pytest.raises(UserError, match=wrong):
         RunSpec(dataset=DigitsUsers(), model=Logistic(), **given)
     with pytest.raises(UserError, match=wrong):
-        OwnProcedure(examples=100, users=50 if kind is ForExamples else None, **given)
+        OwnProcedure(examples=100, users=None if kind is ForUsers else 50, **given)
 
 
 def test_a_method_on_users_needs_a_dataset_with_users() -> None:

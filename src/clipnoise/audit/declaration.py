@@ -63,12 +63,10 @@ def check_query(subject: Subject, seed: int = 0) -> Finding:
 def check_adjacency(method: Method) -> Finding:
     """Hold the adjacency that a query declares to what the method clips, as training does."""
     declared = method.query.adjacency
-    clipped = Example if method.local_training() is None else User
-    # An example that leaves its place empty turns the vector of its user around.
-    whole = clipped.comes_or_goes
-    if declared in (whole, "replace") or (declared == "zero-out" and clipped is Example):
+    allowed = (Example if method.local_training() is None else User).declarable
+    if declared in allowed:
         return Finding(QUERY, True, f"it declares {declared!r}")
-    said = f"it declares {declared!r}, and what it clips is protected under {whole!r}"
+    said = f"it declares {declared!r}, and what it clips is protected under {allowed[0]!r}"
     return Finding(QUERY, False, said)
 
 

@@ -19,7 +19,8 @@ class Unit:
 
     Attributes:
         name: the word for one.
-        comes_or_goes: the adjacency that a query declares where one is added or removed.
+        declarable: the adjacencies that a query may declare, the first where one is added or
+            removed.
         count: n, the number of private ones; public.
         stays: whether without one its place must stay empty, because removing it would choose
             others instead: their number, which is not public, decides how the data are cut.
@@ -28,7 +29,7 @@ class Unit:
     """
 
     name: ClassVar[str]
-    comes_or_goes: ClassVar[Adjacency] = "add-remove"
+    declarable: ClassVar[tuple[Adjacency, ...]] = ("add-remove", "replace", "zero-out")
 
     count: int
     stays: bool = False
@@ -53,8 +54,8 @@ class Unit:
         Raises:
             UserError: names what does not fit.
         """
-        if query.adjacency not in (self.comes_or_goes, "replace", "zero-out"):
+        if query.adjacency not in self.declarable:
             raise UserError(
                 f"method.id: its query declares {query.adjacency!r}, and what the method clips is "
-                f"protected under {self.comes_or_goes!r}."
+                f"protected under {self.declarable[0]!r}."
             )

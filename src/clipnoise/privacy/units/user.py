@@ -12,4 +12,5 @@ class User(Unit):
     """
 
     name = "user"
-    comes_or_goes = "add-remove-user"
+    # Not "zero-out": an example that leaves its place empty turns the vector of its user around.
+    declarable = ("add-remove-user", "replace")
