@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -147,6 +146,5 @@ class PhysicalBatch:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)  # return free heap pages, which libraries that call mmap themselves cannot use
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
