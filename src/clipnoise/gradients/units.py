@@ -146,5 +146,5 @@ class PhysicalBatch:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)  # return free heap pages, which libraries that call mmap themselves cannot use
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
