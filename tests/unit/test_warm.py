@@ -137,15 +137,17 @@ def test_a_child_has_the_folder_environment_and_words_of_its_command(
         )
 
 
-def test_a_request_that_is_cut_off_starts_nothing_and_holds_up_no_other(
+def test_a_request_that_is_cut_off_or_damaged_starts_nothing_and_holds_up_no_other(
     start: Start, owner: int
 ) -> None:
-    with socket.socket(socket.AF_UNIX) as cut:
-        cut.connect(client.socket_name("exit", owner))
-        socket.send_fds(cut, [b"\0"], client.STREAMS)
-        cut.sendall(marshal.dumps((18, "/", ["exit", "0"], {}))[:-1])
-        cut.shutdown(socket.SHUT_WR)
-        assert cut.recv(1) == b""  # no child
+    whole = marshal.dumps((18, "/", ["exit", "0"], {}))
+    for wrong in (whole[:-1], b"?" + whole):
+        with socket.socket(socket.AF_UNIX) as cut:
+            cut.connect(client.socket_name("exit", owner))
+            socket.send_fds(cut, [b"\0"], client.STREAMS)
+            cut.sendall(wrong)
+            cut.shutdown(socket.SHUT_WR)
+            assert cut.recv(1) == b""  # no child
     assert ended(start("exit", "3"))[0] == 3
 
 

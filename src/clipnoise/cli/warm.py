@@ -228,13 +228,14 @@ def _receive(connection: socket.socket) -> Request | None:
     streams: list[int] = []
     try:
         _, streams, _, _ = socket.recv_fds(connection, 1, len(STREAMS))
-        given = marshal.load(connection.makefile("rb"))
-    except (OSError, EOFError):  # the command was killed while it asked
+        mask, folder, words, environment = marshal.load(connection.makefile("rb"))
+    except (OSError, EOFError, ValueError, TypeError):  # the command was killed while it asked
         _close(streams)
         connection.close()
         return None
     connection.settimeout(None)
-    return Request(connection, streams, os.memfd_create("imported"), *given)
+    imported = os.memfd_create("imported")
+    return Request(connection, streams, imported, mask, folder, words, environment)
 
 
 def prepare_training(words: Sequence[str], folder: Path) -> None:
