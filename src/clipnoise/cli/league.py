@@ -148,6 +148,7 @@ def repeat(
     digests of the present code: a change of the training code that changes no result does not make
     it outdated. The exit code is 1 if a run gives another number, and the file stays as it is.
     """
+    from clipnoise.cli.studies import repeated_alike
     from clipnoise.studies.columns import LEAGUE as COLUMNS
     from clipnoise.studies.columns import read_table, to_parquet
     from clipnoise.studies.repetition import one_of_each, repeated, with_present_code
@@ -158,20 +159,12 @@ def repeat(
     runs = read_table(path, COLUMNS)
     drawn = one_of_each(runs, draw)
     places = {"cache": root / plan.config.cache, "weights": root / plan.config.weights}
-    unequal = 0
-    for number, one in enumerate(repeated(study, drawn, **places, device=plan.config.device), 1):
-        budget = "" if one.epsilon is None else f", ε = {one.epsilon:g}"
-        said = "DIFFERENT" if one.different else "equal"
-        print(
-            f"{said}: {one.label}{budget}, seed {one.seed} ({number} of {len(drawn)})", flush=True
-        )
-        for column, (before, now) in one.different.items():
-            print(f"    {column}: {before} before, {now} now")
-        unequal += bool(one.different)
-    print(f"{len(drawn) - unequal} of {len(drawn)} runs repeated bit for bit, of {len(runs)}")
-    if not unequal:
+    again = enumerate(repeated(study, drawn, **places, device=plan.config.device), 1)
+    found = ((f"{name} ({number} of {len(drawn)})", each) for number, (name, each) in again)
+    alike = repeated_alike(found, len(runs))
+    if alike:
         write_atomically(path, to_parquet(with_present_code(study, path)))
-    return int(bool(unequal))
+    return int(not alike)
 
 
 @options.command(league)

@@ -6,7 +6,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from json import dumps
 from pathlib import Path
@@ -377,15 +377,28 @@ def _verify(
     if not finished:
         raise UserError(f"{results}: {called} has no completed run that could be repeated.")
     drawn = random.Random(draw).sample(finished, min(runs, len(finished)))
-    unequal = 0
-    for spec in drawn:
-        different = repeat(spec, results=results, **folders, device=plan.config.device)
-        unequal += bool(different)
-        print(f"{'DIFFERENT' if different else 'equal'}: {spec.folder}", flush=True)
-        for name, (before, now) in different.items():
-            print(f"    {name}: {before} before, {now} now")
-    print(f"{len(drawn) - unequal} of {len(drawn)} runs repeated bit for bit, of {len(finished)}")
-    return 1 if unequal else 0
+    device = plan.config.device
+    found = ((one.folder, repeat(one, results=results, **folders, device=device)) for one in drawn)
+    return int(not repeated_alike(found, len(finished)))
+
+
+def repeated_alike(
+    found: Iterable[tuple[str, Mapping[str, tuple[object, object]]]], of: int
+) -> bool:
+    """Print of each run that was repeated what differs, and return whether nothing does.
+
+    Args:
+        found: what each run is called, and what differs, by name: the value before, and now.
+        of: how many runs could have been repeated.
+    """
+    equal = []
+    for name, different in found:
+        equal.append(not different)
+        print(f"{'DIFFERENT' if different else 'equal'}: {name}", flush=True)
+        for value, (before, now) in different.items():
+            print(f"    {value}: {before} before, {now} now")
+    print(f"{sum(equal)} of {len(equal)} runs repeated bit for bit, of {of}")
+    return all(equal)
 
 
 @options.command()

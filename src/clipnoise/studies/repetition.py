@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,21 +30,6 @@ if TYPE_CHECKING:
 MADE_BY = ("cpu_seconds", "seconds", "cpu", "git_commit", "training_code")
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """A published run that was trained again.
-
-    Attributes:
-        label, epsilon, seed: which run of the task.
-        different: what differs, by its column: as published, and now.
-    """
-
-    label: str
-    epsilon: float | None
-    seed: int
-    different: dict[str, tuple[object, object]]
-
-
 def one_of_each(published: pd.DataFrame, draw: int | None = None) -> pd.DataFrame:
     """Return one published run of each method at each ε, drawn at random.
 
@@ -59,7 +43,7 @@ def one_of_each(published: pd.DataFrame, draw: int | None = None) -> pd.DataFram
 
 def repeated(
     study: Study, published: pd.DataFrame, *, cache: Path, weights: Path, device: str
-) -> Iterator[Repeated]:
+) -> Iterator[tuple[str, dict[str, tuple[object, object]]]]:
     """Train published runs again and compare all that was published, but times and machines.
 
     Settings that a search chose are those of the file; the search is not repeated.
@@ -68,6 +52,9 @@ def repeated(
         study: the task.
         published: these runs, with the columns of LEAGUE.
         cache, weights, device: as for `run_job`.
+
+    Yields:
+        Of each run its method, ε and seed, and what differs: as published and now, by column.
 
     Raises:
         UserError: a run is not one of the study, or its dataset is not prepared.
@@ -102,7 +89,8 @@ def repeated(
             for column in LEAGUE
             if column not in MADE_BY and row[column] != now[column]
         }
-        yield Repeated(row["label"], row["epsilon"], row["seed"], different)
+        epsilon = "" if row["epsilon"] is None else f", ε = {row['epsilon']:g}"
+        yield f"{row['label']}{epsilon}, seed {row['seed']}", different
 
 
 def _records(runs: pd.DataFrame) -> list[dict[Hashable, Any]]:
