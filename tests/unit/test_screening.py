@@ -160,6 +160,16 @@ def test_what_passes_is_recorded_in_one_line_of_the_study(tmp_path: Path) -> Non
     assert screened_panels(path, "confirm")[1].panel.methods == (PanelEntry.of("dp-sgd"),)
 
 
+def test_what_passes_is_recorded_beside_the_other_values_of_a_panel() -> None:
+    once = with_methods(TEXT, "confirm", [PanelEntry.of("dp-sgd")])
+    other = once.replace("{base: confirm, ", "{base: [confirm, all], epsilons: [3], ")
+    assert other != once
+    again = with_methods(other, "confirm", [*map(PanelEntry.of, ["disk", PER_LAYER])])
+    panel = yaml.safe_load(again)["panels"]["confirm"]
+    kept = {"base": ["confirm", "all"], "epsilons": [3]}
+    assert panel == {**kept, "methods": ["disk", PER_LAYER]}
+
+
 def test_a_study_that_is_written_otherwise_is_not_changed() -> None:
     longer = (
         "title: t\npanels:\n  screen: {base: screen}\n  confirm:\n    base: confirm\nreport: []\n"

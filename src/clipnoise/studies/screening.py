@@ -118,22 +118,25 @@ def screened_panels(path: Path, name: str) -> tuple[NamedPanel, NamedPanel]:
 def with_methods(text: str, name: str, methods: Sequence[PanelEntry]) -> str:
     """Return the text of a study file whose panel of this name, in one line, has these methods.
 
-    The line is put after the last of the panels where there is none. Nothing else changes.
+    A line that the file has keeps its other values; where there is none, one that takes the base of
+    that name is put after the last of the panels. Nothing else changes.
 
     Raises:
         ValueError: `panels` does not have a panel to a line.
     """
-    plain = [to_plain(one) for one in methods]
-    listed = yaml.safe_dump(plain, default_flow_style=True, width=10**6, sort_keys=False)
-    line = f"  {name}: {{base: {name}, methods: {listed.strip()}}}"
+    expected = yaml.safe_load(text)
+    panel = expected["panels"].get(name, {"base": name})
+    expected["panels"][name] = panel | {"methods": [to_plain(one) for one in methods]}
+    value = yaml.safe_dump(
+        expected["panels"][name], default_flow_style=True, width=10**6, sort_keys=False
+    )
+    line = f"  {name}: {value.strip()}"
     written = re.compile(rf"^  {re.escape(name)}:.*$", re.MULTILINE)
     if written.search(text):
         made = written.sub(lambda _: line, text, count=1)
     else:
         panels = re.compile(r"^panels:\n(?:  .*\n)+", re.MULTILINE)
         made = panels.sub(lambda found: f"{found[0]}{line}\n", text, count=1)
-    expected = yaml.safe_load(text)
-    expected["panels"][name] = {"base": name, "methods": plain}
     with suppress(yaml.YAMLError):
         if yaml.safe_load(made) == expected:
             return made
