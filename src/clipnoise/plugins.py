@@ -337,12 +337,13 @@ def _problems(kind: type) -> Iterator[str]:
         plain = not (name.startswith("_") or callable(value) or hasattr(value, "__get__"))
         if plain and name not in annotated and (name in inherited or not known):
             yield f"{name} needs a type, such as {name}: {type(value).__name__} = {value!r}"
-    owner = next((base for base in kind.__mro__ if "needs" in vars(base)), kind)
-    for name, annotation in inspect.get_annotations(owner).items():
-        if "ClassVar" in str(annotation) and name != "id" and not hasattr(kind, name):
-            yield f"it has no {name}"
+    asking = [base for base in kind.__mro__ if "needs" in vars(base)]
+    for base in asking:
+        for name, annotation in inspect.get_annotations(base).items():
+            if "ClassVar" in str(annotation) and name != "id" and not hasattr(kind, name):
+                yield f"it has no {name}"
     for name in getattr(kind, "needs", ()):
-        value, asked = (inspect.getattr_static(one, name) for one in (kind, owner))
+        value, asked = (inspect.getattr_static(one, name) for one in (kind, asking[0]))
         if value is asked:
             yield f"it has no {name}"
         elif inspect.isclass(value):

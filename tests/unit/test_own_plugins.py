@@ -131,6 +131,18 @@ def test_what_a_model_or_a_dataset_lacks_is_said_too(folder: Path) -> None:
         plugins("clipnoise.data", Dataset)
 
 
+def test_a_dataset_lacks_what_its_base_asks_for_and_what_every_dataset_has(folder: Path) -> None:
+    (folder / "mine.py").write_text(
+        HEAD + "from clipnoise.data.random_split import RandomSplit\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass C(RandomSplit):\n    id = 'c'\n"
+    )
+    lacking = (
+        r"it has no rows; .*title; .*licence; .*source; .*preprocessing; .*signature; .*arrays"
+    )
+    with pytest.raises(UserError, match=f"class C: {lacking}"):
+        plugins("clipnoise.data", Dataset)
+
+
 def test_two_plug_ins_cannot_share_an_id(folder: Path) -> None:
     (folder / "mine.py").write_text(method("A", 'id = "dp-sgd"', "query = ClippedMean()"))
     with pytest.raises(UserError, match=r"mine\.py: class A: its id 'dp-sgd' is that of .*\.py"):
