@@ -14,7 +14,7 @@ from mechanisms import mechanism
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.allocation import allocated_epsilon, epoch_loss
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.poisson import AccountantError, Releases, epsilon
+from clipnoise.privacy.accountants.poisson import PLD_ROUNDING, AccountantError, Releases, epsilon
 from clipnoise.privacy.calibration import TOLERANCE, calibrate
 from clipnoise.privacy.samplers import RandomAllocationSampler
 
@@ -115,6 +115,17 @@ def test_beyond_the_grids_of_many_epochs_lies_little_of_delta() -> None:
 def test_too_little_noise_is_refused() -> None:
     with pytest.raises(AccountantError, match="too small for the accountant pld-allocation"):
         allocated(0.01, 10, 1)
+
+
+def test_a_loss_at_whose_square_floats_end_is_refused() -> None:
+    with pytest.raises(AccountantError, match="too small for the accountant pld-allocation"):
+        epoch_loss(0.035, 2, 2.0**-30)  # losses of up to 600
+
+
+def test_a_delta_that_rounding_errors_rival_is_refused() -> None:
+    one = {"noise_multiplier": 5.0, "sampling_rate": 0.1, "steps": 1}
+    with pytest.raises(AccountantError, match="rivals delta"):
+        allocated_epsilon(Releases(**one, delta=1.5 * PLD_ROUNDING))  # type: ignore[arg-type]
 
 
 def test_a_calibration_meets_its_target_and_counts_begun_epochs_whole() -> None:

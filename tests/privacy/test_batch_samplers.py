@@ -19,6 +19,7 @@ from clipnoise.privacy.accountants.poisson import (
     POISSON_ACCOUNTANTS,
     Releases,
     epsilon,
+    truncated_epsilon,
     truncation_probability,
 )
 from clipnoise.privacy.claim import claim
@@ -206,6 +207,11 @@ def test_a_cut_that_costs_more_than_delta_is_refused() -> None:
     )
     with pytest.raises(UserError, match="largest_batch: batches are truncated so often"):
         participation.epsilon("rdp", **MECHANISM)
+
+
+def test_a_cut_that_costs_all_of_delta_is_refused() -> None:
+    with pytest.raises(UserError, match="this alone costs more than delta"):
+        truncated_epsilon(lambda delta: 0.0, 1e-5, 0.5e-5)  # (1 + e⁰) of them
 
 
 @pytest.mark.parametrize(("sampler", "largest"), [("truncated-poisson", None), ("poisson", 200)])

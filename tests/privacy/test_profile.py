@@ -19,7 +19,11 @@ from clipnoise.privacy.profile import (
     RATES,
     SLACK,
     PrivacyProfile,
+    _Hull,
+    _hull,
+    _sampled,
     privacy_profile,
+    rounded_up,
 )
 
 Array = NDArray[np.float64]
@@ -243,3 +247,64 @@ def test_without_steps_nothing_can_be_found_out() -> None:
     found = profile("pld", 1.0, sampling_rate=0.05, steps=0)
     assert (found.mu, found.delta_at(0.0), found.epsilon_at(1e-6)) == (0, 0, 0)
     assert rates(found) == pytest.approx(FPR)
+
+
+def test_a_point_that_is_stated_bounds_epsilon_by_itself() -> None:
+    found = PrivacyProfile(epsilons=(0.0, 2.0), deltas=(0.5, 0.0), point=(1.0, 1e-3))
+    assert found.epsilon_at(1e-3) == 1.0
+    assert found.delta_at(1.0) == 1e-3
+
+
+def test_what_is_stated_says_of_each_number_what_it_bounds() -> None:
+    found = profile("pld", 2.0, sampling_rate=1.0, steps=1)
+    lines, false = found.lines(nominal=False), [f"{rate:g}" for rate in RATES]
+    assert lines["Gaussian DP"] == "μ = 0.5, exact"
+    assert lines["TPR at FPR"] == ", ".join(
+        f"{at}: {rounded_up(found.true_positive_rate(rate))}"
+        for at, rate in zip(false, RATES, strict=True)
+    )
+    assert [*found.lines(nominal=True)] == [f"{name}, nominal" for name in lines]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (1.2301, "1.24"), (1.23, "1.23"), (2e-7, "2e-07")]
+)
+def test_bounds_are_rounded_up(value: float, text: str) -> None:
+    assert rounded_up(value) == text
+
+
+def test_a_profile_that_says_nothing_at_some_epsilon_has_no_mu() -> None:
+    assert _Hull(np.array([0.0, 1.0]), np.array([1.0, 0.0])).mu(0.0) is None
+
+
+def sampled(sigma: float) -> tuple[Participation, _Hull]:
+    given = Participation(sampling_rate=0.05, steps=100)
+    found = _sampled(lambda at: given.deltas("rdp", at, noise_multiplier=sigma, least=SLACK))
+    return given, _hull(*found)
+
+
+@pytest.mark.parametrize("sigma", [0.9, 3.0])
+def test_between_its_points_a_profile_is_close_to_what_the_accountant_finds(sigma: float) -> None:
+    given, hull = sampled(sigma)
+    between = np.linspace(0, 0.8 * hull.epsilons[-1], 333)
+    true = given.deltas("rdp", between, noise_multiplier=sigma, least=SLACK)
+    chords = np.interp(np.exp(between), np.exp(hull.epsilons), hull.deltas)
+    seen = true > 10 * SLACK
+    assert (chords[seen] < 1.01 * true[seen]).all()
+
+
+def test_the_points_that_are_kept_bound_what_is_stated_as_all_of_them_do() -> None:
+    places = np.linspace(0.013, 9.0, 400)
+    hull = _Hull(places, gaussian_delta(1.3, places))
+    kept = hull.thinned()
+    assert len(kept.epsilons) < len(places) / 2
+    for epsilon in EPSILONS:
+        bounds = [
+            np.interp(np.exp(epsilon), np.exp(one.epsilons), one.deltas) for one in (hull, kept)
+        ]
+        assert bounds[0] == pytest.approx(bounds[1], rel=1e-12)
+    for delta in DELTAS:
+        bounds = [
+            np.interp(delta, one.deltas[::-1], np.exp(one.epsilons)[::-1]) for one in (hull, kept)
+        ]
+        assert bounds[0] == pytest.approx(bounds[1], rel=1e-12)

@@ -20,7 +20,7 @@ from waiting import patterns
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import separated
-from clipnoise.privacy.accountants.mixture import log_most
+from clipnoise.privacy.accountants.mixture import log_mean_exp, log_most
 from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError
 from clipnoise.privacy.accountants.separated import Separated, _tails
@@ -350,3 +350,8 @@ def test_what_is_not_covered_is_refused() -> None:
         spent(126, 200, 0.001, 1.0, 1e-5)
     with pytest.raises(AccountantError, match="too small"):
         spent(2, 10, 0.1, 0.02, 1e-5)
+
+
+def test_the_mean_of_exponentials_neither_overflows_nor_vanishes() -> None:
+    found = log_mean_exp(np.array([[800.0, -2000.0], [800.0, -2000.0 + math.log(3)]]))
+    np.testing.assert_allclose(found, [800.0, -2000.0 + math.log(2)], rtol=1e-12)
