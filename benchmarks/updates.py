@@ -76,7 +76,7 @@ def measure(name: str, steps: int, cache: Path) -> tuple[int, float]:
     runs = [prepared(one, made_for, steps, cache) for one in (name, BASELINE)]
     times = [[seconds(run) for run in runs] for _ in range(steps + 1)][1:]
     own, baseline = (statistics.median(column) for column in zip(*times, strict=True))
-    return runs[0].theta.numel(), own / baseline
+    return runs[0].state.theta.numel(), own / baseline
 
 
 def prepared(name: str, made_for: str | None, steps: int, cache: Path) -> Run:

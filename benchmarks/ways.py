@@ -182,7 +182,7 @@ def whole_step(
     """Take a step of dp-sgd: clipped sum, noise and update."""
     engine = FactoredEngine(network, losses)
     theta = engine.flat.theta.clone()
-    method, state = DPSGD(learning_rate=LEARNING_RATE, clip_norm=CLIP_NORM), State(like=theta)
+    method, state = DPSGD(learning_rate=LEARNING_RATE, clip_norm=CLIP_NORM), State(theta)
     stream = torch.Generator(theta.device).manual_seed(0)
     noise = correlation.source(STEPS, STEPS, stream, theta)
     public = Public(
@@ -190,15 +190,15 @@ def whole_step(
     )
 
     def run() -> Sums:
-        after = step(
-            theta,
+        state.theta = theta
+        step(
             method,
             state,
             public,
             clipped_sum=lambda clipping: ClippedSum(engine.clipped_sum(inputs, targets, clipping)),
             noise=noise.next(),
         )
-        return [after]
+        return [state.theta]
 
     return run
 

@@ -120,7 +120,7 @@ def prepared(case: Case, cache: Path, ranks: Ranks, device: str = "cpu") -> Run:
 def trained(case: Case, cache: Path, ranks: Ranks) -> Tensor:
     """Return the model after all steps, less that before them."""
     run = prepared(case, cache, ranks)
-    start = run.theta
+    start = run.state.theta
     for _ in run.steps(Clock()):
         pass
     return run.evaluated() - start
@@ -267,12 +267,12 @@ def _compute_two(ranks: Ranks, cache: Path, found: dict[str, Any]) -> None:
     found["saved"] = ranks.same(run.get_state)
     for _ in steps:
         pass
-    found["never stopped"] = run.theta
+    found["never stopped"] = run.state.theta
     resumed = prepared(CASES["micro-batches"], cache, ranks)
     resumed.set_state(found["saved"])
     for _ in resumed.steps(Clock()):
         pass
-    found["resumed"] = resumed.theta
+    found["resumed"] = resumed.state.theta
     found["stopped"] = _stopped(ranks, cache)
 
 

@@ -33,7 +33,7 @@ def trained(name: str, cache: Path, device: str) -> Tensor:
     run = prepared(CASES[name], cache, Ranks(), device)
     for _ in run.steps(Clock()):
         pass
-    assert str(run.theta.device) == device
+    assert str(run.state.theta.device) == device
     return run.evaluated().cpu()
 
 
@@ -62,12 +62,12 @@ def test_a_run_resumes_from_its_checkpoint(cache: Path, tmp_path: Path, device: 
     resumed.set_state(read(path, {}).tensors)
     for _ in resumed.steps(Clock()):
         pass
-    assert torch.equal(resumed.theta.cpu(), trained(name, cache, "cpu"))
+    assert torch.equal(resumed.state.theta.cpu(), trained(name, cache, "cpu"))
 
 
 def test_an_own_loop_is_that_of_the_cpu(device: str) -> None:
     there, here = (own_training(0, device=where) for where in (device, "cpu"))
-    assert str(there._trainer.theta.device) == device
+    assert str(there._trainer.state.theta.device) == device
     assert torch.equal(own_theta(there).cpu(), own_theta(here))
 
 
@@ -79,6 +79,6 @@ def test_what_mixes_devices_fails(cache: Path, device: str) -> None:
     with pytest.raises(RuntimeError, match="two devices"):
         torch.ones(3, device=device) + torch.ones(3)
     run = prepared(CASES["non-private"], cache, Ranks(), device)
-    run.theta = run.theta.cpu()
+    run.state.theta = run.state.theta.cpu()
     with pytest.raises(RuntimeError, match="two devices"):
         next(run.steps(Clock()))

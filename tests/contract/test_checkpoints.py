@@ -31,6 +31,7 @@ from clipnoise.run.outcome import Outcome
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.run.train import Run, train
 
+THETA = "state/theta"
 STEPS = 6
 TIMES = {"seconds", "examples_per_second", "peak_memory_mb"}
 
@@ -249,10 +250,10 @@ def test_a_damaged_checkpoint_is_refused(
 
 
 FORGED: dict[str, Callable[[dict[str, torch.Tensor], dict[str, Any]], object]] = {
-    "another shape": lambda tensors, _: tensors.update(theta=tensors["theta"][:-1]),
-    "another type": lambda tensors, _: tensors.update(theta=tensors["theta"].double()),
-    "not finite": lambda tensors, _: tensors["theta"].fill_(math.nan),
-    "no parameters": lambda tensors, _: tensors.pop("theta"),
+    "another shape": lambda tensors, _: tensors.update({THETA: tensors[THETA][:-1]}),
+    "another type": lambda tensors, _: tensors.update({THETA: tensors[THETA].double()}),
+    "not finite": lambda tensors, _: tensors[THETA].fill_(math.nan),
+    "no parameters": lambda tensors, _: tensors.pop(THETA),
     "no step": lambda tensors, _: tensors.pop("state/step"),
     "no examples at once": lambda tensors, _: tensors["physical"].fill_(0),
     "no counts": lambda _, notes: notes.pop("outcome"),

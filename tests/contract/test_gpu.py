@@ -62,10 +62,10 @@ def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 def way(case: Case, cache: Path, device: str) -> Tensor:
     """Return how far a run moves its parameters."""
     run = prepared(case, cache, Ranks(), device)
-    start = run.theta.clone()
+    start = run.state.theta.clone()
     for _ in run.steps(Clock()):
         pass
-    assert run.theta.device.type == device
+    assert run.state.theta.device.type == device
     return (run.evaluated() - start).cpu().double()
 
 
@@ -163,12 +163,12 @@ def test_a_run_resumes_from_its_checkpoint(name: str, cache: Path, tmp_path: Pat
     for run in (whole, resumed):
         for _ in run.steps(Clock()):
             pass
-    assert torch.equal(resumed.theta, whole.theta)
+    assert torch.equal(resumed.state.theta, whole.state.theta)
 
 
 def test_an_own_loop_trains_on_the_gpu_and_repeats_bit_for_bit() -> None:
     one, two = (own_training(0, device="auto") for _ in range(2))
-    assert one._trainer.theta.device.type == GPU
+    assert one._trainer.state.theta.device.type == GPU
     assert torch.equal(own_theta(one), own_theta(two))
 
 
@@ -197,7 +197,7 @@ def test_a_physical_batch_that_does_not_fit_is_halved_with_the_same_result(cache
         limit(run)
         for _ in run.steps(Clock()):
             pass
-        return run.units.physical.size, run.theta
+        return run.units.physical.size, run.state.theta
 
     def starve(run: Run) -> None:
         engine, real = run.engine, run.engine.clipped_sum

@@ -52,18 +52,19 @@ def take(optimizer: Method, state: State, t: int, constants: Public | None = Non
         rows = gradients(t, d=d)[: len(clipping.weights)]
         return ClippedSum(clipped_sum(rows, clipping, [rows[0].shape[1]]))
 
-    return step(
-        torch.zeros(D, dtype=torch.float64),
+    before = state.theta
+    step(
         optimizer,
         state,
         constants or public(optimizer, D, seed=t),
         clipped_sum=form,
         noise=noise(optimizer, t),
     )
+    return state.theta - before
 
 
 def new_state() -> State:
-    return State(like=torch.zeros(D, dtype=torch.float64))
+    return State(torch.zeros(D, dtype=torch.float64))
 
 
 def test_every_family_has_one_method_that_stands_for_it() -> None:
@@ -147,7 +148,7 @@ def test_hooks_before_the_boundary_do_not_change_the_state(
         constants = public(optimizer, D, seed=t)
         ahead = state.copy()
         ahead.step += 1
-        twice = [optimizer.clipping([state.like], ahead, constants) for _ in range(2)]
+        twice = [optimizer.clipping(ahead, constants) for _ in range(2)]
         for field in ("scale", "offset"):
             first, second = (getattr(clipping, field) for clipping in twice)
             assert (first is None) == (second is None)
@@ -160,11 +161,10 @@ def test_the_model_is_a_function_of_the_parameters_and_the_memory(
     name: str, options: dict[str, Any]
 ) -> None:
     optimizer, state = build(name, **options), new_state()
-    theta = torch.zeros(D, dtype=torch.float64)
-    assert torch.equal(optimizer.evaluated(theta, state), theta)
+    assert torch.equal(optimizer.evaluated(state.theta, state), state.theta)
     for t in range(1, STEPS + 1):
-        theta = theta + take(optimizer, state, t)
-        before = state.copy()
+        take(optimizer, state, t)
+        before, theta = state.copy(), state.theta
         model = optimizer.evaluated(theta, state)
         assert model.shape == theta.shape
         assert torch.equal(model, optimizer.evaluated(theta.clone(), before))
@@ -204,13 +204,14 @@ def test_the_weights_of_points_never_grow_and_no_iterate_beyond_those_declared_i
     name: str, options: dict[str, Any]
 ) -> None:
     optimizer, state = build(name, **options), new_state()
-    past = [torch.full((D,), float(age), dtype=torch.float64) for age in range(9)]
+    state.theta, *past = (torch.full((D,), float(age), dtype=torch.float64) for age in range(9))
     state.step = 1
-    for available in range(1, len(past) + 1):
-        asked = optimizer.clipping(past[:available], state, public(optimizer, D))
-        known = past[: min(available, optimizer.iterates())]
+    for available in range(len(past) + 1):
+        state.past = tuple(past[:available])
+        asked = optimizer.clipping(state, public(optimizer, D))
+        state.past = state.past[: optimizer.iterates() - 1]
         assert list(asked.weights) == sorted(asked.weights, reverse=True) or name in GROWING
-        again = optimizer.clipping(known, state, public(optimizer, D))
+        again = optimizer.clipping(state, public(optimizer, D))
         assert all(torch.equal(p, q) for p, q in zip(asked.points, again.points, strict=True))
 
 
@@ -220,7 +221,6 @@ def test_an_update_depends_on_private_data_through_released_values_alone(name: s
 
     def trained(data: float) -> Tensor:
         optimizer, state = build(name), new_state()
-        theta = torch.zeros(D, dtype=torch.float64)
         for t in range(1, STEPS + 1):
             query = optimizer.query
             values = query.values(query.of.zeros(torch.zeros(D)) + 1, 1.0)
@@ -235,8 +235,7 @@ def test_an_update_depends_on_private_data_through_released_values_alone(name: s
                 return fixed
 
             constants = public(optimizer, D, seed=t)
-            theta = step(
-                theta,
+            step(
                 optimizer,
                 state,
                 constants,
@@ -244,7 +243,7 @@ def test_an_update_depends_on_private_data_through_released_values_alone(name: s
                 noise=normals(query.draws, seed=t, d=width(optimizer)),
                 cross=cross,
             )
-        return theta
+        return state.theta
 
     assert torch.equal(trained(1.0), trained(-7.0))
 
@@ -262,18 +261,10 @@ def test_the_passes_that_are_counted_are_those_that_a_step_takes(
     def form(clipping: Clipping) -> ClippedSum:
         nonlocal taken
         taken += len(clipping.weights)
-        return ClippedSum(clipping.of.zeros(theta) + 1)
+        return ClippedSum(clipping.of.zeros(state.theta) + 1)
 
-    theta = torch.zeros(D, dtype=torch.float64)
-    state.past, constants = (theta,) * 8, public(optimizer, D)
-    step(
-        theta,
-        optimizer,
-        state,
-        constants,
-        clipped_sum=form,
-        noise=noise(optimizer, 1),
-    )
+    state.past, constants = (state.theta,) * 8, public(optimizer, D)
+    step(optimizer, state, constants, clipped_sum=form, noise=noise(optimizer, 1))
     at_minimum = optimizer.query.of.spends > 0  # as many sums as the solver asks for
     assert taken > optimizer.passes() if at_minimum else taken == optimizer.passes()
 

@@ -77,11 +77,11 @@ def test_a_step_sends_a_sum_and_the_noise(found: dict[str, Any], alone: dict[str
 def test_a_run_resumes_on_another_number_of_processes(found: dict[str, Any], cache: Path) -> None:
     assert torch.equal(found["resumed"], found["never stopped"])
     run = prepared(CASES["micro-batches"], cache, Ranks())
-    start = run.theta
+    start = run.state.theta
     run.set_state(found["saved"])
     for _ in run.steps(Clock()):
         pass
-    assert distance(run.theta - start, found["never stopped"] - start) < ROUNDING
+    assert distance(run.state.theta - start, found["never stopped"] - start) < ROUNDING
 
 
 def test_a_request_to_one_process_stops_all_of_them(found: dict[str, Any], cache: Path) -> None:

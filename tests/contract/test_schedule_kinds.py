@@ -153,10 +153,10 @@ def test_halfway_after_a_warm_up_a_schedule_is_at_its_middle(kind: str, middle: 
 
 def followed(optimizer: Method, numbers: Any, steps: int) -> list[Tensor]:
     """Return the parameters after each step of a method, as `numbers` has it in that step."""
-    d, theta = 3, torch.zeros(3, dtype=torch.float64)
-    state, found = State(like=theta), [theta]
+    d, state = 3, State(torch.zeros(3, dtype=torch.float64))
+    found = [state.theta]
     for t in range(1, steps + 1):
-        width = len(optimizer.query.of.vector(theta))
+        width = len(optimizer.query.of.vector(state.theta))
         draw = torch.Generator().manual_seed(t)
 
         def rows(clipping: Clipping, width: int = width, t: int = t) -> ClippedSum:
@@ -167,19 +167,18 @@ def followed(optimizer: Method, numbers: Any, steps: int) -> list[Tensor]:
 
         noise = [
             torch.randn(
-                optimizer.query.noise_like(theta).shape, generator=draw, dtype=torch.float64
+                optimizer.query.noise_like(state.theta).shape, generator=draw, dtype=torch.float64
             )
             for _ in range(optimizer.query.draws)
         ]
-        theta = step(
-            theta,
+        step(
             numbers(t),
             state,
             public(optimizer, d, total_steps=steps, seed=t),
             clipped_sum=rows,
             noise=noise,
         )
-        found.append(theta)
+        found.append(state.theta)
     return found
 
 

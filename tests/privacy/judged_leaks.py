@@ -111,8 +111,8 @@ PLANTED: dict[str, tuple[str, set[str]]] = {
             before=KEEPS,
             members="""
                 def scale(self, state, public):
-                    kept = KEPT and KEPT[-1].shape == state.like.shape
-                    return 1 / (KEPT[-1].to(state.like).abs() + 1e-3) if kept else None
+                    kept = KEPT and KEPT[-1].shape == state.theta.shape
+                    return 1 / (KEPT[-1].to(state.theta).abs() + 1e-3) if kept else None
             """,
         ),
         {"updates", "sensitivity"},

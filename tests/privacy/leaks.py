@@ -44,13 +44,13 @@ def leak(attempt: Callable[[ClippedSum], object]) -> Callable[[ClippedSum], obje
 
 
 def take_step(method: Method, total: ClippedSum) -> Tensor:
-    theta = torch.zeros(3)
+    state = State(torch.zeros(3))
 
     def clipped_sum(clipping: Clipping) -> ClippedSum:
         return total
 
-    noise = [torch.zeros(3)]
-    return step(theta, method, State(theta), PUBLIC, clipped_sum=clipped_sum, noise=noise)
+    step(method, state, PUBLIC, clipped_sum=clipped_sum, noise=[torch.zeros(3)])
+    return state.theta
 
 
 # The sum itself.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -142,7 +141,7 @@ class Freezes(PrivateMethod):
     def scale(self, state: State, public: Public) -> torch.Tensor | None:
         if state.step <= self.since:
             return None
-        return (torch.arange(len(state.like)) % 20 == 0).to(state.like)
+        return (torch.arange(len(state.theta)) % 20 == 0).to(state.theta)
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> torch.Tensor:
         (g,), s = released, self.scale(state, public)
@@ -255,8 +254,8 @@ class NamesNoClipNorm(LeakySGD):
     def clip_norm_at(self, step: int) -> None:
         return None
 
-    def clipping(self, iterates: Sequence[torch.Tensor], state: State, public: Public) -> Clipping:
-        found = super().clipping(iterates, state, public)
+    def clipping(self, state: State, public: Public) -> Clipping:
+        found = super().clipping(state, public)
         return replace(found, clip_norm=self.clip_norm)
 
 

@@ -58,14 +58,14 @@ def test_an_example_of_a_heavy_class_adds_at_most_the_clip_norm(tmp_path: Path) 
     run = Run.prepare(spec(class_weights=WEIGHTS), tmp_path, "cpu")
     inputs, targets = run.splits.train.take(slice(0, 200))
     engine = run.engine
-    gradients = engine.per_example_gradients(inputs, targets, run.theta)
+    gradients = engine.per_example_gradients(inputs, targets, run.state.theta)
     plain_engine = Run.prepare(spec(), tmp_path, "cpu").engine
-    plain = plain_engine.per_example_gradients(inputs, targets, run.theta)
+    plain = plain_engine.per_example_gradients(inputs, targets, run.state.theta)
     factors = torch.tensor(WEIGHTS)[targets].unsqueeze(1)
     assert torch.allclose(gradients, plain * factors, rtol=1e-4, atol=1e-6)
     norms = gradients.norm(dim=1)
     assert norms.max() > 0.5  # there is something to clip
-    clipping = Clipping(0.5, points=(run.theta,))
+    clipping = Clipping(0.5, points=(run.state.theta,))
     for index in range(20):
         alone = engine.clipped_sum(*run.splits.train.take(slice(index, index + 1)), clipping)
         assert alone.norm() <= 0.5 * (1 + 1e-6)

@@ -50,7 +50,7 @@ class Half(PrivateMethod):
     query = ClippedMean()
 {"".join(f"    {name}: float = 1.0" + chr(10) for name in NAMES)}
     def update(self, released, state, public):
-        kept = (state.like * 0).clone()
+        kept = (state.theta * 0).clone()
         kept[: len(kept) // 2] = {" * ".join(f"self.{name}" for name in NAMES)}
         return -self.learning_rate * kept * released[0]
 '''

@@ -130,8 +130,9 @@ def test_one_example_moves_the_release_by_at_most_the_corrected_sensitivity(
 ) -> None:
     optimizer = build(name, **options)
     factor = MicroBatches(M).sensitivity_factor(optimizer.query)
-    state = State(like=torch.zeros(D, dtype=torch.float64), step=1)
-    plan = optimizer.clipping([state.like] * optimizer.iterates(), state, public(optimizer, D))
+    state = State(torch.zeros(D, dtype=torch.float64), step=1)
+    state.past = (state.theta,) * (optimizer.iterates() - 1)
+    plan = optimizer.clipping(state, public(optimizer, D))
     for seed, size in enumerate((1e-3, 1.0, 1e3)):
         found = changes(optimizer.query, plan, seed=seed, factor=factor, size=size)
         assert max(*found.components, found.joint) <= TOLERANCE

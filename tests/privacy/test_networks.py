@@ -384,7 +384,7 @@ def test_a_module_with_two_names_trains_as_one_that_is_called_twice() -> None:
         assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
         list(training)
         ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
-        assert len(ends[-1]) == len(training._trainer.theta)
+        assert len(ends[-1]) == len(training._trainer.state.theta)
     torch.testing.assert_close(*ends)
 
 

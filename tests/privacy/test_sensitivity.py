@@ -104,7 +104,7 @@ def in_layers(batch: list[Tensor], clipping: Clipping) -> Tensor:
 
 def clippings(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
     """Yield the clippings of a life of nine steps."""
-    state = State(like=torch.zeros(D, dtype=torch.float64))
+    state = State(torch.zeros(D, dtype=torch.float64))
     draw = torch.Generator().manual_seed(seed)
     seen: dict[int, Clipping] = {}  # the last one of each step
 
@@ -118,16 +118,15 @@ def clippings(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
         ]
         return ClippedSum(in_layers(rows, clipping))
 
-    theta = torch.zeros(D, dtype=torch.float64)
-    number, vector = optimizer.query.noise_like(theta), optimizer.query.of.vector(theta)
+    query = optimizer.query
+    number, vector = query.noise_like(state.theta), query.of.vector(state.theta)
     for t in range(1, 10):
         normals = [
             torch.randn(number.shape, generator=draw, dtype=torch.float64)
-            for _ in range(optimizer.query.draws)
+            for _ in range(query.draws)
         ]
         constants = public(optimizer, D, expected_batch_size=b, seed=100 * seed + t)
-        theta = step(
-            theta,
+        step(
             optimizer,
             state,
             constants,
@@ -257,8 +256,8 @@ def release_with_statistics_of(train: Tensor, batch: Tensor) -> Tensor:
     constants = Public(
         noise_multiplier=0.0, expected_batch_size=4.0, total_steps=1, side_information=counts
     )
-    state = State(like=torch.zeros(D, dtype=torch.float64))
-    return clipped_sum([batch], optimizer.clipping([state.like], state, constants)) / 4.0
+    state = State(torch.zeros(D, dtype=torch.float64))
+    return clipped_sum([batch], optimizer.clipping(state, constants)) / 4.0
 
 
 def test_catches_side_information_counted_on_the_private_examples() -> None:

@@ -118,11 +118,10 @@ def test_a_schedule_of_one_s_own_is_refused_at_the_step() -> None:
 
 def test_an_adaptive_clip_norm_stops_falling() -> None:
     method = method_class("dp-sgd-quantile")(learning_rate=1.0, clip_norm=1.0)  # type: ignore[call-arg]
-    theta = torch.zeros(3)
-    state = State(like=theta)
+    state = State(torch.zeros(3))
     state.step, state["log C"] = 2, torch.tensor(-1000.0)
     public = Public(noise_multiplier=1.0, expected_batch_size=2.0, total_steps=1)
-    assert method.clipping([theta], state, public).clip_norm == SHORTEST
+    assert method.clipping(state, public).clip_norm == SHORTEST
 
 
 @pytest.mark.parametrize("kind", [FactoredEngine, VmapEngine])

@@ -104,13 +104,12 @@ def test_no_trajectory_costs_more_than_the_accountant_says(
         sigma, delta = float(10 ** draw.uniform(-1, 2)), float(10 ** draw.uniform(-12, -2))
         size = float(draw.integers(1, 20))
         run = Trajectory(optimizer.query, torch.Generator().manual_seed(number), microbatch)
-        state, theta = State(like=torch.zeros(D, dtype=torch.float64)), torch.zeros(D).double()
+        state = State(torch.zeros(D, dtype=torch.float64))
         factor = MicroBatches(microbatch).sensitivity_factor(optimizer.query)
-        drawn = len(optimizer.query.noise_like(theta))
+        drawn = len(optimizer.query.noise_like(state.theta))
         for t in range(1, steps + 1):
             constants = public(optimizer, D, sigma=sigma, expected_batch_size=size, seed=t)
-            theta = step(
-                theta,
+            step(
                 optimizer,
                 state,
                 replace(constants, sensitivity_factor=factor, total_steps=steps),

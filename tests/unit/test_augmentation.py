@@ -169,5 +169,5 @@ def test_neither_resuming_nor_physical_batches_change_a_run(
     resumed.set_state(saved)
     for batch in resumed.batches(after=2):
         resumed.step(batch)
-    assert torch.equal(resumed.theta, whole.theta)
-    torch.testing.assert_close(cut.theta, whole.theta, rtol=1e-5, atol=1e-7)
+    assert torch.equal(resumed.state.theta, whole.state.theta)
+    torch.testing.assert_close(cut.state.theta, whole.state.theta, rtol=1e-5, atol=1e-7)

@@ -92,7 +92,7 @@ def test_an_average_changes_what_is_published_and_not_what_is_trained(
 ) -> None:
     plain, averaged = (prepared(spec(kind), cache) for kind in (None, average))
     last, mean = models(plain)[-1], models(averaged)[-1]
-    assert torch.equal(plain.theta, averaged.theta)
+    assert torch.equal(plain.state.theta, averaged.state.theta)
     assert not torch.equal(last, mean)
     averaged.evaluate(T, None, Clock())
     assert torch.equal(averaged.engine.flat.theta, mean)

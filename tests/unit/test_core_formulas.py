@@ -97,18 +97,18 @@ def test_a_copy_of_the_memory_has_tensors_of_its_own() -> None:
     state["m"].zero_()
     state.step = 6
     assert (copy.step, copy.shapes, copy.buffers["m"].tolist()) == (5, ((2,), (1,)), [4, 5, 6])
-    assert copy.like is state.like
+    assert copy.theta is state.theta
     assert copy.buffers.keys() == {"m"}
 
 
-def test_a_checkpoint_holds_the_step_every_buffer_and_past_iterates() -> None:
+def test_a_checkpoint_holds_theta_the_step_every_buffer_and_past_iterates() -> None:
     buffers = {"v": vector(9, 9), "m": vector(1, 2)}
-    saved = State(vector(0, 0), 4, buffers, past=(vector(3, 3), vector(5, 5))).get_state()
-    assert saved.keys() == {"step", "buffer v", "buffer m", "past 0", "past 1"}
+    saved = State(vector(6, 6), 4, buffers, past=(vector(3, 3), vector(5, 5))).get_state()
+    assert saved.keys() == {"theta", "step", "buffer v", "buffer m", "past 0", "past 1"}
     again = memory(1, old=vector(7, 7))
     again.set_state(saved)
     assert type(again.step) is int
-    assert again.step == 4
+    assert (again.step, again.theta.tolist()) == (4, [6, 6])
     assert {name: one.tolist() for name, one in again.buffers.items()} == {
         "v": [9, 9],
         "m": [1, 2],
@@ -118,7 +118,7 @@ def test_a_checkpoint_holds_the_step_every_buffer_and_past_iterates() -> None:
 
 def test_a_vector_is_split_into_the_shapes_of_the_parameters() -> None:
     state = State(vector(1, 2, 3, 4, 5), shapes=((2, 2), (1,)))
-    assert [piece.tolist() for piece in state.split(state.like)] == [[[1, 2], [3, 4]], [5]]
+    assert [piece.tolist() for piece in state.split(state.theta)] == [[[1, 2], [3, 4]], [5]]
     (whole,) = State(vector(1, 2)).split(vector(1, 2))
     assert whole.tolist() == [1, 2]
 

@@ -83,7 +83,7 @@ def parameters(run: RunSpec, cache: Path, sigma: float | None = None) -> Any:
         sigma = 0.0 if calibration is None else calibration.noise_multiplier
     begun = Run.prepare(run, cache, "cpu", noise_multiplier=sigma)
     assert list(begun.steps(Clock()))[-1] == 4
-    return begun.theta
+    return begun.state.theta
 
 
 @pytest.mark.long

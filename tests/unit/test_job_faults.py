@@ -174,7 +174,7 @@ held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesi
 room = int(sys.argv[3]) * 2**20
 resource.setrlimit(resource.RLIMIT_AS, (held + room, held + room))
 run.step(batch)
-print(json.dumps([run.units.physical.size, float(run.theta.double().norm())]))
+print(json.dumps([run.units.physical.size, float(run.state.theta.double().norm())]))
 """
 
 
@@ -197,7 +197,7 @@ def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_resu
     assert done.returncode == 0, done.stderr
     smaller, norm = json.loads(done.stdout)
     assert smaller < whole.units.physical.size == 1300
-    assert norm == pytest.approx(float(whole.theta.double().norm()), rel=1e-5)
+    assert norm == pytest.approx(float(whole.state.theta.double().norm()), rel=1e-5)
 
 
 STARVED = """

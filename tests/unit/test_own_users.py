@@ -87,7 +87,7 @@ def test_parameters_are_bit_for_bit_those_of_a_run_on_a_dataset_with_users(tmp_p
     for _ in training:
         pass
     reached = nn.utils.parameters_to_vector(own.parameters())
-    assert torch.equal(reached, run.theta)
+    assert torch.equal(reached, run.state.theta)
     assert training.statement.epsilon == calibration.epsilon
 
 

@@ -116,7 +116,7 @@ def test_parameters_are_bit_for_bit_those_of_a_run_of_the_quickstart(
     )
     reached = parameters(training, own)
     assert training.step == spec.steps == 195
-    assert torch.equal(reached, prepared[0].theta)
+    assert torch.equal(reached, prepared[0].state.theta)
     if calibration is not None:
         assert training.spent == training.statement.epsilon == calibration.epsilon
 
@@ -311,7 +311,7 @@ def test_secrets_are_never_saved(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     assert {name.partition("/")[0] for name in load_file(tmp_path / "saved")} <= {
-        "theta", "physical", "state",
+        "physical", "state",
     }  # fmt: skip
 
 
@@ -345,7 +345,7 @@ def test_the_model_has_the_last_parameters_and_trains_on_in_training_mode() -> N
     training = start(model, seed=1)
     for _ in training:
         flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-        assert torch.equal(flat, training._trainer.theta)
+        assert torch.equal(flat, training._trainer.state.theta)
         model.eval()
         model(INPUTS).sum().backward()  # measuring it changes nothing
         with torch.no_grad():

@@ -153,6 +153,6 @@ def test_a_step_takes_all_public_examples_once_where_a_batch_of_50_holds_them(
     assert run.public is not None
     assert run.splits.public is not None
     every = run.splits.public.dense()
-    mean = run.engine.mean_gradient(every.inputs, every.targets, run.theta)
-    same = [torch.allclose(run.public.gradient(run.theta, step), mean) for step in (1, 2)]
+    mean = run.engine.mean_gradient(every.inputs, every.targets, run.state.theta)
+    same = [torch.allclose(run.public.gradient(run.state.theta, step), mean) for step in (1, 2)]
     assert same == [given == 20] * 2

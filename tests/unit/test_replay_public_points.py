@@ -25,7 +25,6 @@ from pseudocode import (
     record,
     sgd,
 )
-from torch import Tensor
 
 from clipnoise import replay
 from clipnoise.core.state import State
@@ -130,16 +129,16 @@ def test_dp_sat_with_momentum_steps_as_dp_sgdm_does(beta: float, case: str) -> N
     assert_same("dp-sat-momentum", h | {"rho": 0.1}, stream, expected)
 
 
-def points_of(name: str, iterates: list[Tensor], state: State, **options: Any) -> Any:
+def points_of(name: str, state: State, **options: Any) -> Any:
     optimizer = build(name, **options)
-    return optimizer.clipping(iterates, state, public(optimizer, 2))
+    return optimizer.clipping(state, public(optimizer, 2))
 
 
 HERE, BEFORE = (torch.tensor(x, dtype=torch.float64) for x in ([1.0, 2.0], [0.0, 4.0]))
 
 
 def test_disk_looks_ahead_along_the_last_step_and_corrects_for_it() -> None:
-    found = points_of("disk", [HERE, BEFORE], State(HERE, step=2), kappa=0.5, lookahead=0.25)
+    found = points_of("disk", State(HERE, step=2, past=(BEFORE,)), kappa=0.5, lookahead=0.25)
     ahead, here = found.points
     torch.testing.assert_close(ahead, HERE + 0.25 * (HERE - BEFORE))
     assert torch.equal(here, HERE)
@@ -149,26 +148,25 @@ def test_disk_looks_ahead_along_the_last_step_and_corrects_for_it() -> None:
 
 def test_dp_sat_climbs_a_fixed_length_along_the_last_release() -> None:
     state = State(HERE, step=3, buffers={"g": torch.tensor([3.0, -4.0], dtype=torch.float64)})
-    (point,) = points_of("dp-sat", [HERE], state, rho=0.5).points
+    (point,) = points_of("dp-sat", state, rho=0.5).points
     torch.testing.assert_close(point, HERE + torch.tensor([0.3, -0.4], dtype=torch.float64))
 
 
 def test_dp_sat_with_momentum_climbs_a_fixed_length_towards_the_last_iterate() -> None:
     """As in the authors' code, which keeps that iterate: eps = ρ(prev − p)/‖prev − p‖."""
     method, state, draw = build("dp-sat-momentum", rho=0.5), State(HERE), torch.Generator()
-    theta = HERE
     for t in range(1, 4):
         state.step = t
         change = method.update((torch.randn(2, generator=draw).double(),), state, public(method, 2))
-        last, theta = theta, theta + change
-    state.step = 4
-    (point,) = method.clipping([theta], state, public(method, 2)).points
+        last, state.theta = state.theta, state.theta + change
+    state.step, theta = 4, state.theta
+    (point,) = method.clipping(state, public(method, 2)).points
     torch.testing.assert_close(point, theta + 0.5 * (last - theta) / (last - theta).norm())
 
 
 @pytest.mark.parametrize("name", ["disk", "disk-adam", "fiber", "dp-sat", "dp-sat-momentum"])
 def test_the_first_step_is_taken_where_it_starts(name: str) -> None:
-    found = points_of(name, [HERE], State(HERE, step=1))
+    found = points_of(name, State(HERE, step=1))
     assert found.weights == (1.0,)
     assert torch.equal(found.points[0], HERE)
 

@@ -68,7 +68,7 @@ def prepared(run: RunSpec, cache: Path) -> Run:
 
 
 def iterates(run: Run) -> list[Tensor]:
-    return [run.theta, *(run.theta for _ in run.steps(Clock()))]
+    return [run.state.theta, *(run.state.theta for _ in run.steps(Clock()))]
 
 
 # In a run
@@ -142,7 +142,7 @@ def test_the_noise_of_a_step_is_in_proportion_to_the_clip_norm_of_that_step(
         run = prepared(spec({"clip_norm": clip_norm}, privacy={"epsilon": 8, **privacy}), cache)
 
         def cross(total: ClippedSum, query: Any, clipping: Clipping, *rest: Any) -> Any:
-            nothing = ClippedSum(torch.zeros_like(run.theta))
+            nothing = ClippedSum(torch.zeros_like(run.state.theta))
             values = privatize(nothing, query, clipping, *rest)
             assert clipping.clip_norm is not None
             released[name].append(values[0] / clipping.clip_norm)
@@ -189,7 +189,7 @@ def test_epsilon_is_that_of_constant_hyper_parameters_and_the_largest_clip_norm_
 def test_the_noise_bias_of_a_moment_follows_the_clip_norm() -> None:
     beta, constants = 0.9, Public(2.0, 10.0, 6)
     norms = [1.0, 0.7, 0.7, 0.2, 3.0, 1.0]
-    state = State(like=torch.zeros(2, dtype=torch.float64))
+    state = State(torch.zeros(2, dtype=torch.float64))
     for t, norm in enumerate(norms, 1):
         state.step = t
         bias = state.noise_bias(constants, norm, beta)

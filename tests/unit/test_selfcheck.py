@@ -82,7 +82,11 @@ def test_a_state_that_is_not_saved_whole_fails_the_check_of_resuming(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = Run.get_state
-    monkeypatch.setattr(Run, "get_state", lambda self: whole(self) | {"theta": self.theta.round()})
+
+    def rounded(self: Run) -> dict[str, torch.Tensor]:
+        return whole(self) | {"state/theta": self.state.theta.round()}
+
+    monkeypatch.setattr(Run, "get_state", rounded)
     assert main(["selfcheck", "--device", "cpu"]) == 1
     assert lines(capsys)["resume"] == "FAILED"
 

@@ -173,12 +173,12 @@ def test_of_an_embedding_each_row_is_divided_except_that_of_padding(cache: Path)
 
 def test_a_step_clips_gradients_divided_by_what_was_counted(cache: Path) -> None:
     run = prepared(None, cache)
-    before = run.theta.clone()
+    before = run.state.theta.clone()
     gradients = run.engine.per_example_gradients(*run.splits.train.take(slice(6)), before)
     run.step(torch.arange(6))
     scaled = gradients / (run.known.side_information + 0.01)
     clipped = scaled * (1 / scaled.norm(dim=1, keepdim=True)).clamp(max=1)
-    torch.testing.assert_close(run.theta, before - 0.1 * clipped.sum(0) / 20)
+    torch.testing.assert_close(run.state.theta, before - 0.1 * clipped.sum(0) / 20)
 
 
 def test_a_vector_from_a_file_is_used_as_it_is(cache: Path, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_public_gradients_need_public_examples(cache: Path) -> None:
         prepared({"source": "public-gradients"}, cache)
     data = {**SPARSE, "target": "tag", "public_examples": 20}
     run = prepared({"source": "public-gradients"}, cache, dataset=data)
-    theta = run.theta
+    theta = run.state.theta
     assert run.splits.public is not None
     public = run.splits.public.dense()
     gradients = run.engine.per_example_gradients(public.inputs, public.targets, theta)

@@ -56,13 +56,13 @@ class Recording(PrivateMethod):
         return [(0.25, iterates[0]), (0.75, iterates[1])]
 
     def scale(self, state: State, public: Public) -> Tensor:
-        return state.like * public.total_steps
+        return state.theta * public.total_steps
 
     def offset(self, state: State, public: Public) -> Tensor:
-        return state.like * state.step
+        return state.theta * state.step
 
     def update(self, released: Any, state: State, public: Public) -> Any:
-        self.handed.append((released, state.step, state.like, public, self.learning_rate))
+        self.handed.append((released, state.step, state.theta, public, self.learning_rate))
         return -self.learning_rate * released[0] if self.returned is None else self.returned
 
 
@@ -91,8 +91,7 @@ def test_a_private_step_forms_a_sum_crosses_once_and_adds_the_update() -> None:
         crossed.append(given)
         return privatize(*given)
 
-    found = step(
-        THETA,
+    step(
         method,
         state,
         PUBLIC,
@@ -118,14 +117,14 @@ def test_a_private_step_forms_a_sum_crosses_once_and_adds_the_update() -> None:
     (((released,), number, like, public, _),) = method.handed
     torch.testing.assert_close(released, RELEASED)
     assert (number, like is THETA, public is PUBLIC, state.step) == (7, True, True, 7)
-    torch.testing.assert_close(found, vector(1, 2) - 0.1 * RELEASED)
+    torch.testing.assert_close(state.theta, vector(1, 2) - 0.1 * RELEASED)
     assert vector(1, 2).equal(THETA)
 
 
 def test_a_step_has_the_number_of_its_schedule_in_that_step() -> None:
     falling = LinearSchedule(peak=1.0)
     method = Recording(learning_rate=falling, clip_norm=0.5)  # type: ignore[arg-type]
-    step(THETA, method, before(4), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
+    step(method, before(4), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
     (*_, rate) = method.handed[0]
     assert rate == falling.at(5, 10) == pytest.approx(0.6)
     assert method.at(5, 10).query is method.query
@@ -163,7 +162,7 @@ class Unscaled(Knowing):
 
 def test_an_oracle_is_handed_clean_values_and_the_gradient_that_its_scale_read() -> None:
     method, engine, state = Knowing(learning_rate=0.1, clip_norm=0.5), Engine(), before()
-    found = step(THETA, method, state, PUBLIC, clipped_sum=engine, noise=[NOISE])
+    step(method, state, PUBLIC, clipped_sum=engine, noise=[NOISE])
     first, second = engine.asked
     assert first.clip_norm is None
     assert first.points[0] is THETA
@@ -174,13 +173,13 @@ def test_an_oracle_is_handed_clean_values_and_the_gradient_that_its_scale_read()
     torch.testing.assert_close(clean.values[0], TOTAL / 4)
     torch.testing.assert_close(clean.gradient, UNCLIPPED / 4)
     assert (handed is state, public is PUBLIC) == (True, True)
-    torch.testing.assert_close(found, THETA + RELEASED - TOTAL / 4)
+    torch.testing.assert_close(state.theta, THETA + RELEASED - TOTAL / 4)
     assert (Knowing.reads_gradient(), method.passes(), method.private) == (True, 2, False)
 
 
 def test_an_oracle_without_a_scale_asks_for_no_gradient() -> None:
     method, engine = Unscaled(learning_rate=0.1, clip_norm=0.5), Engine()
-    step(THETA, method, before(), PUBLIC, clipped_sum=engine, noise=[NOISE])
+    step(method, before(), PUBLIC, clipped_sum=engine, noise=[NOISE])
     assert len(engine.asked) == 1
     assert method.handed[0][3].gradient is None
     assert (Unscaled.reads_gradient(), method.passes()) == (False, 1)
@@ -192,7 +191,7 @@ def test_clean_values_are_those_of_the_query_at_the_clip_norm() -> None:
         query = Bound()
 
     method = Bounded(learning_rate=0.1, clip_norm=0.5)
-    step(THETA, method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
+    step(method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
     assert method.handed[0][3].values[0].tolist() == [0.5, 1.5]
 
 
@@ -201,7 +200,7 @@ def test_the_scale_of_an_oracle_without_one_of_its_own_is_that_of_a_method() -> 
         id = "scaled"
 
         def scale(self, state: State, public: Public) -> Tensor:
-            return state.like * public.total_steps
+            return state.theta * public.total_steps
 
     method = Scaled(learning_rate=0.1, clip_norm=0.5)
     assert method.oracle_scale(State(THETA), PUBLIC, BEFORE).equal(THETA * 10)
@@ -216,7 +215,7 @@ def test_an_update_of_another_shape_is_refused_with_its_file_and_class(
     method = Recording(learning_rate=0.1, clip_norm=0.5, returned=returned)
     message = rf"{__file__}: class Recording: update must return .* shape \(2,\): {said}"
     with pytest.raises(UserError, match=message):
-        step(THETA, method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
+        step(method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
 
 
 def test_an_update_that_reads_what_was_never_written_is_refused() -> None:
@@ -229,7 +228,7 @@ def test_an_update_that_reads_what_was_never_written_is_refused() -> None:
 
     method = Mistyped(learning_rate=0.1, clip_norm=0.5)
     with pytest.raises(UserError, match=r"class Mistyped: state\['momentun'\] .*momentum"):
-        step(THETA, method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
+        step(method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
 
 
 def test_what_is_released_of_something_else_than_was_taken_is_refused() -> None:
@@ -258,7 +257,7 @@ def test_a_class_of_no_loaded_file_is_named_by_its_module() -> None:
 
     method = Typed(learning_rate=0.1, clip_norm=0.5, returned=0.5)
     with pytest.raises(UserError, match=r"^typed_by_hand: class Typed: update must return"):
-        step(THETA, method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
+        step(method, before(), PUBLIC, clipped_sum=Engine(), noise=[NOISE])
 
 
 def test_a_point_without_a_weight_is_refused() -> None:
@@ -269,4 +268,4 @@ def test_a_point_without_a_weight_is_refused() -> None:
             return [(0.5, THETA), (0.5,)]
 
     with pytest.raises(ValueError, match="zip"):
-        Weightless(learning_rate=0.1, clip_norm=0.5).clipping([THETA], State(THETA), PUBLIC)
+        Weightless(learning_rate=0.1, clip_norm=0.5).clipping(State(THETA), PUBLIC)

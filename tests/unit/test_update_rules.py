@@ -28,11 +28,11 @@ SIZES = [math.prod(shape) for shape in SHAPES]  # each a layer
 D = sum(SIZES)
 
 
-def moved(method: Any, state: State, theta: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
+def move(method: Any, state: State, rows: Tensor, noise: Tensor) -> None:
     def form(clipping: Clipping) -> ClippedSum:
-        return ClippedSum(clipped_sum([rows], clipping, SIZES if len(theta) == D else None))
+        return ClippedSum(clipped_sum([rows], clipping, SIZES if len(state.theta) == D else None))
 
-    return step(theta, method, state, PUBLIC, clipped_sum=form, noise=[noise])
+    step(method, state, PUBLIC, clipped_sum=form, noise=[noise])
 
 
 @pytest.mark.parametrize(
@@ -42,30 +42,31 @@ def test_the_model_of_schedule_free_is_the_average_x(name: str, own: dict[str, A
     stream = record(0, "ordinary")
     constants = {"noise_multiplier": 0.7, "expected_batch_size": 4.0}
     points, averages = schedule_free(RUN | constants | own, stream)
-    method, theta = build(name, **RUN, **own), torch.tensor(stream.initial, dtype=torch.float64)
-    state = State(like=theta)
+    method = build(name, **RUN, **own)
+    state = State(torch.tensor(stream.initial, dtype=torch.float64))
     for t in range(stream.steps):
-        assert method.evaluated(theta, state).tolist() == pytest.approx(averages[t], rel=1e-9)
+        model = method.evaluated(state.theta, state)
+        assert model.tolist() == pytest.approx(averages[t], rel=1e-9)
         rows = torch.tensor(stream.gradients[t][0], dtype=torch.float64)
         noise = torch.tensor(stream.noise[t][0], dtype=torch.float64)
-        theta = moved(method, state, theta, rows, noise)
-        assert theta.tolist() == pytest.approx(points[t + 1], rel=1e-9)
-    assert method.evaluated(theta, state).tolist() == pytest.approx(averages[-1], rel=1e-9)
+        move(method, state, rows, noise)
+        assert state.theta.tolist() == pytest.approx(points[t + 1], rel=1e-9)
+    assert method.evaluated(state.theta, state).tolist() == pytest.approx(averages[-1], rel=1e-9)
 
 
 def test_without_interpolation_schedule_free_averages_the_iterates_of_sgd() -> None:
     draw = torch.Generator().manual_seed(0)
     free, plain = build("dp-schedule-free", **RUN, beta=0.0), build("dp-sgd", **RUN)
-    theta = other = torch.randn(5, generator=draw, dtype=torch.float64)
-    state, second, iterates = State(like=theta), State(like=theta), []
+    start = torch.randn(5, generator=draw, dtype=torch.float64)
+    state, second, iterates = State(start), State(start), []
     for _ in range(6):
         rows = torch.randn(4, 5, generator=draw, dtype=torch.float64)
         noise = torch.randn(5, generator=draw, dtype=torch.float64)
-        theta = moved(free, state, theta, rows, noise)
-        other = moved(plain, second, other, rows, noise)
-        iterates.append(other)
-    torch.testing.assert_close(theta, other)
-    torch.testing.assert_close(free.evaluated(theta, state), torch.stack(iterates).mean(0))
+        move(free, state, rows, noise)
+        move(plain, second, rows, noise)
+        iterates.append(second.theta)
+    torch.testing.assert_close(state.theta, second.theta)
+    torch.testing.assert_close(free.evaluated(state.theta, state), torch.stack(iterates).mean(0))
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (4, 30), (30, 4), (1, 7)], ids=str)
@@ -109,14 +110,16 @@ def test_muon_orthogonalises_matrices_and_gives_vectors_to_adam(
     betas = (0.9, 0.95)
     muon = build("dp-muon", **RUN, **options, betas=betas, gamma=1e-3)
     adam = build("dp-adam", **RUN, clip_rule=muon.clip_rule, betas=betas, gamma=1e-3)
-    theta = torch.randn(D, generator=draw, dtype=torch.float64)
-    state, second = State(like=theta, shapes=SHAPES), State(like=theta)
+    start = torch.randn(D, generator=draw, dtype=torch.float64)
+    state, second = State(start, shapes=SHAPES), State(start)
     buffer = torch.zeros(D, dtype=torch.float64)
     for _ in range(4):
         rows = torch.randn(4, D, generator=draw, dtype=torch.float64)
         noise = torch.randn(D, generator=draw, dtype=torch.float64)
-        change = moved(muon, state, theta, rows, noise) - theta
-        other = moved(adam, second, theta, rows, noise) - theta
+        second.theta = theta = state.theta
+        move(muon, state, rows, noise)
+        move(adam, second, rows, noise)
+        change, other = state.theta - theta, second.theta - theta
         each = rows.split(layers, dim=1)
         clips = [part * (bound / part.norm(dim=1, keepdim=True)).clamp(max=1) for part in each]
         clipped = torch.cat(clips, dim=1)
@@ -128,7 +131,6 @@ def test_muon_orthogonalises_matrices_and_gives_vectors_to_adam(
                 continue
             polar = polar_by_power(momentum.flatten(1), 3.4445, -4.7750, 2.0315, 5)
             torch.testing.assert_close(part.flatten(1), -0.3 * polar, atol=1e-5, rtol=1e-4)
-        theta = theta + change
 
 
 def test_microadam_keeps_the_largest_of_each_tensor_and_forgets_nothing() -> None:
@@ -205,6 +207,6 @@ def test_on_what_is_released_they_step_as_the_optimizers_of_torch(
             parameter.grad = part.clone()
         optimizer.step()
         state.step = t
-        state.like = state.like + method.update((g,), state, PUBLIC)  # type: ignore[arg-type]
+        state.theta = state.theta + method.update((g,), state, PUBLIC)  # type: ignore[arg-type]
         expected = torch.cat([parameter.detach().flatten() for parameter in parameters])
-        torch.testing.assert_close(state.like, expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(state.theta, expected, rtol=1e-9, atol=1e-12)

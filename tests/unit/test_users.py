@@ -239,12 +239,12 @@ def test_the_accountant_is_given_the_noise_that_is_on_the_sum(
     calibration = calibrate(target)
     sigma = calibration.noise_multiplier
     training = Run.prepare(run, cache, "cpu", noise_multiplier=sigma)
-    zero = torch.zeros_like(training.theta)
+    zero = torch.zeros_like(training.state.theta)
     training.units = SummedBy.of(training.units, lambda *_: zero)
-    start = training.theta.clone()
+    start = training.state.theta.clone()
     for _ in range(3):
         training.step(torch.arange(5))
-    on_the_sum = 16 * (training.theta - start) / 3**0.5
+    on_the_sum = 16 * (training.state.theta - start) / 3**0.5
     expected = factor * 0.4 * 0.5
     assert float(on_the_sum.std()) == pytest.approx(expected, rel=6 / (2 * 650) ** 0.5)
     statement = privacy_statement(run, calibration)
@@ -281,7 +281,7 @@ def given(method: str) -> dict[str, Any]:
 def test_a_step_of_a_run_is_the_mean_of_clipped_updates(method: str, cache: Path) -> None:
     options = {"local_learning_rate": 0.5, "local_batch_size": 4, **given(method)}
     run = Run.prepare(spec(method, **options), cache, "cpu")
-    theta, batch = run.theta.clone(), torch.tensor([1, 8, 30, 44])
+    theta, batch = run.state.theta.clone(), torch.tensor([1, 8, 30, 44])
     users = run.engine
     assert isinstance(users, UserEngine)
     updates = [users.update_of(user, theta).double() for user in batch.tolist()]
@@ -289,14 +289,14 @@ def test_a_step_of_a_run_is_the_mean_of_clipped_updates(method: str, cache: Path
     run.step(batch)
     assert isinstance(mean, Tensor)
     expected = mean / (mean.abs() + 1e-8) if method == "dp-fedadam" else mean
-    torch.testing.assert_close((run.theta - theta).double(), expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close((run.state.theta - theta).double(), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedadam", "adas-fed"])
 def test_without_privacy_a_step_is_the_mean_update_as_it_is(method: str, cache: Path) -> None:
     own = {"method": {"id": method, "learning_rate": 1.0, **given(method)}, "privacy": None}
     run = Run.prepare(from_mapping(SPEC | own), cache, "cpu")
-    theta, batch = run.theta.clone(), torch.tensor([1, 8, 30, 44])
+    theta, batch = run.state.theta.clone(), torch.tensor([1, 8, 30, 44])
     users = run.engine
     assert isinstance(users, UserEngine)
     assert run.procedure.unit.name == "user"
@@ -304,13 +304,13 @@ def test_without_privacy_a_step_is_the_mean_update_as_it_is(method: str, cache: 
     run.step(batch)
     assert isinstance(mean, Tensor)
     expected = mean / (mean.abs() + 1e-8) if method == "fedadam" else mean
-    torch.testing.assert_close(run.theta - theta, expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(run.state.theta - theta, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_side_information_divides_the_local_steps(cache: Path) -> None:
     options = {"local_learning_rate": 0.1, "gamma": 0.02, "side_information": PUBLIC_GRADIENTS}
     run = Run.prepare(spec("adadps-fed", **options), cache, "cpu")
-    theta, users = run.theta.clone(), run.engine
+    theta, users = run.state.theta.clone(), run.engine
     assert isinstance(users, UserEngine)
     assert run.known.side_information is not None
     assert run.splits.users is not None

@@ -170,7 +170,7 @@ def test_training_clips_the_micro_batches_that_were_drawn(folder: Path) -> None:
     values |= {"privacy": {"noise_multiplier": 1.0, "microbatch_size": 4}}
     values |= {"training": {"expected_batch_size": 40, "steps": 1, "physical_batch_size": 7}}
     run, again = (Run.prepare(from_mapping(values), folder / "data", "cpu") for _ in range(2))
-    theta, batch = run.theta.clone(), next(run.batches())
+    theta, batch = run.state.theta.clone(), next(run.batches())
     run.step(batch)
     assert again.microbatches is not None
     order, groups = again.microbatches.arrange(batch)
@@ -181,7 +181,7 @@ def test_training_clips_the_micro_batches_that_were_drawn(folder: Path) -> None:
     for group in groups.unique():
         mean = rows[groups == group].sum(dim=0) / 4
         total += mean * min(1.0, 0.5 / float(mean.norm()))
-    torch.testing.assert_close(run.theta - theta, -total / 10, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(run.state.theta - theta, -total / 10, rtol=1e-4, atol=1e-6)
     by_position = Clipping(0.5, group_size=4, groups=torch.arange(len(order)) // 4)
     assert not torch.allclose(total, clipped_sum([rows], by_position), rtol=1e-2)
 

@@ -105,7 +105,7 @@ def check_denominator(moment: Moment) -> Finding:
     copies is clipped, so there the noise must stay as large as it is. The moment has a bench of
     `least_squares`.
     """
-    subject, theta = moment.subject, moment.theta
+    subject, theta = moment.subject, moment.state.theta
     example = realise(torch.ones(1, len(theta), dtype=theta.dtype), theta)
 
     def size(count: int) -> float:

@@ -197,18 +197,18 @@ def _one_run(
     method, draw = subject.method, torch.Generator().manual_seed(10**6 + spec.seed)
     run, recorder = recorded_run(subject, spec, cache, sigma)
     coin = torch.rand(m, generator=draw) < 0.5
-    places = torch.randperm(len(method.query.of.vector(run.theta)), generator=draw)[:m]
+    places = torch.randperm(len(method.query.of.vector(run.state.theta)), generator=draw)[:m]
     replaced = method.query.adjacency == "replace"
     engine = CanaryEngine(run.engine, coin, places, replaced=replaced)
     users = spec.dataset.user_unit() is not None
 
     def sums(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
-        engine.known = method.query.of.zeros(expected)  # of the last sum of a step
+        engine.known = method.query.of.zeros(run.state.theta)  # of the last sum of a step
         examples = as_users(units.examples.dense(), m) if users else units.examples
         return subject.sums(replace(units, engine=engine, examples=examples), indices, clipping)
 
     run.units = SummedBy.of(run.units, sums)
-    expected, state, seen = run.theta, run.state.copy(), []
+    state, seen = run.state.copy(), []
     for batch in run.batches():
         run.step(batch)
         engine.known = subject.ranks.total(engine.known)
@@ -216,11 +216,11 @@ def _one_run(
         seen.append(_seen(method.query, release, engine, sigma))
         b, c = release.public.expected_batch_size, release.clipping.bound
         clean = method.query.values(engine.known / b, c)
-        state.step, state.like = state.step + 1, expected
-        expected = expected + method.update(cast("Any", clean), state, release.public)
+        state.step += 1
+        state.theta = state.theta + method.update(cast("Any", clean), state, release.public)
     scores = _scores(spec, torch.stack(seen), run.sampler)
     sign = 1 if users else -1  # users send changes of parameters, not gradients
-    moved = run.evaluated() - method.evaluated(expected, state)
+    moved = run.evaluated() - method.evaluated(state.theta, state)
     return scores.numpy(), (sign * moved[places]).numpy(), coin.numpy()
 
 

@@ -126,7 +126,7 @@ class CleanUpdate(LeakySGD):
     """Update with the clean mean of this step."""
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
-        return -self.learning_rate * _kept(state.like)
+        return -self.learning_rate * _kept(state.theta)
 
 
 class CleanModel(LeakySGD):
@@ -157,7 +157,7 @@ class ScaleFromMean(LeakySGD):
     """Take the scale from the last clean mean."""
 
     def scale(self, state: State, public: Public) -> Tensor:
-        return 1 / (_kept(state.like).abs() + 1e-3)
+        return 1 / (_kept(state.theta).abs() + 1e-3)
 
 
 class PointFromMean(LeakySGD):
@@ -186,7 +186,7 @@ class RidgeFromMean(DPLeastSquares):
     clip_norm: float = 1.0
 
     def smallest(self, matrix: Tensor, state: State) -> Tensor:
-        clean = -_kept(state.like)[: len(matrix) * (len(matrix) + 1) // 2]
+        clean = -_kept(state.theta)[: len(matrix) * (len(matrix) + 1) // 2]
         return super().smallest(symmetric(clean).to(matrix), state)
 
 
@@ -194,7 +194,7 @@ class TrainsNothing(LeakySGD):
     """Return no change, whatever is released."""
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
-        return torch.zeros_like(state.like)
+        return torch.zeros_like(state.theta)
 
 
 # How a batch becomes a sum, in place of `PrivateUnits.clipped_sum`, and how it is drawn.

@@ -41,23 +41,21 @@ class Moment:
     Attributes:
         subject: the method, and what forms its sums.
         bench: network and data.
-        state: the method's memory; copied before each use.
+        state: θ and the method's memory; copied before each use.
         public: the constants of the run and the public gradient of the step.
-        theta: θ.
     """
 
     subject: Subject
     bench: Bench
     state: State
     public: Public
-    theta: Tensor
 
     @property
     def clipping(self) -> Clipping:
         """The clipping of the step."""
         state = self.state.copy()
         state.step += 1
-        return self.subject.method.clipping([self.theta, *state.past], state, self.public)
+        return self.subject.method.clipping(state, self.public)
 
     def release(
         self,
@@ -82,14 +80,13 @@ class Moment:
         method, recorder = self.subject.method, Recorder(self.subject.cross)
         taker = self.bench.engine if engine is None else engine
         rows = torch.arange(len(examples)) if batch is None else batch
-        none = [method.query.noise_like(self.theta)] * method.query.draws
+        none = [method.query.noise_like(self.state.theta)] * method.query.draws
 
         def form(clipping: Clipping) -> ClippedSum:
             units = PrivateUnits(taker, examples, PhysicalBatch(size))
             return ClippedSum(self.subject.sums(units, rows, clipping))
 
         step(
-            self.theta,
             method,
             self.state.copy(),
             replace(self.public, noise_multiplier=sigma),
@@ -143,7 +140,7 @@ def life(
     """
     draw = torch.Generator().manual_seed(0)
     theta, method = bench.theta, subject.method
-    state, like = State(like=theta), method.query.noise_like(theta)
+    state, like = State(theta), method.query.noise_like(theta)
 
     def normal(shape: torch.Size = theta.shape) -> Tensor:
         return torch.randn(shape, generator=draw, dtype=theta.dtype)
@@ -159,7 +156,7 @@ def life(
             side_information=side,
         )
         if t in attacked:
-            yield Moment(subject, bench, state, public, theta)
+            yield Moment(subject, bench, state, public)
         state = state.copy()
         rows = torch.randperm(len(bench.pool), generator=draw)[: round(expected_batch_size)]
 
@@ -167,8 +164,7 @@ def life(
             units = PrivateUnits(bench.engine, take(bench.pool, rows), PhysicalBatch(WHOLE))
             return ClippedSum(subject.sums(units, torch.arange(len(rows)), clipping))
 
-        theta = step(
-            theta,
+        step(
             method,
             state,
             public,

@@ -58,7 +58,7 @@ def made_pairs(moment: Moment) -> Iterator[Pair]:
     `least_squares`.
     """
     draw = torch.Generator().manual_seed(moment.state.step)
-    theta, clipping = moment.theta, moment.clipping
+    theta, clipping = moment.state.theta, moment.clipping
     if clipping.of.losses:  # a far gradient in any direction changes the loss far, both ways
         clipping = replace(clipping, of=GRADIENTS, weights=(1.0,), points=(theta,))
     b = max(2, round(moment.public.expected_batch_size))

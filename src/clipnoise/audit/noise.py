@@ -160,7 +160,7 @@ def _noise(
         coordinates).
     """
     run, steps = _standardised(subject, cache, spec, sigma)
-    d = len(spec.method.query.of.vector(run.theta))
+    d = len(spec.method.query.of.vector(run.state.theta))
     numbers = torch.stack(list(steps))
     if strategy is not None:
         numbers = torch.as_tensor(strategy.matrix(), dtype=numbers.dtype) @ numbers
@@ -177,7 +177,7 @@ def _standardised(
     """
     run, recorder = recorded_run(subject, spec, cache, sigma)
     query = spec.method.query
-    total = query.of.zeros(run.theta)
+    total = query.of.zeros(run.state.theta)
 
     def sums(units: PrivateUnits, indices: Tensor, clipping: Clipping) -> Tensor:
         total[0] = clipping.clip_norm or 1.0
@@ -217,7 +217,7 @@ def _reach(subject: Subject, cache: Path, seed: int) -> float:
     )
     (largest,) = source.next()
     run, released = _standardised(subject, cache, spec, sigma)
-    like = spec.method.query.noise_like(run.theta)
+    like = spec.method.query.noise_like(run.state.theta)
     repeated = largest.repeat(len(like) // DRIVEN + 1)[: len(like)]
     run.noise = _Repeated(repeated / math.sqrt(source.row_norm_squared(1)))
     return float(next(released).abs().max())

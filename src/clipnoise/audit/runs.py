@@ -213,7 +213,7 @@ def _steps(
     if world:
         _exchange(run.splits.train, world)
     run.sampler = subject.batches(there)
-    run.noise = noise_source(there, run.theta)
+    run.noise = noise_source(there, run.state.theta)
 
     def constants(values: Values) -> Values:
         if len(recorder.releases) - 1 == turn:
@@ -224,7 +224,7 @@ def _steps(
     recorder.shown = constants
     for batch in run.batches():
         run.step(batch)
-        yield recorder.releases[-1].clipping, torch.cat([run.theta, run.evaluated()])
+        yield recorder.releases[-1].clipping, torch.cat([run.state.theta, run.evaluated()])
 
 
 def _exchange(examples: Examples, seed: int) -> None:

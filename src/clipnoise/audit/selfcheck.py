@@ -211,7 +211,7 @@ def _resume(device: str) -> str:
             for batch in batches[STEPS // 2 :]:
                 whole.step(batch)
                 resumed.step(batch)
-            if not torch.equal(whole.theta, resumed.theta):
+            if not torch.equal(whole.state.theta, resumed.state.theta):
                 raise _CheckFailedError(f"{method}: a resumed run differs from one without a stop")
     return f"{', '.join(RESUMED)}: equal bit for bit"
 
@@ -250,10 +250,10 @@ def _moved(ranks: Ranks, folder: str, device: str) -> Tensor:
     """Return how far a run moves its parameters."""
     spec = _spec("dp-adam")  # dp-adambc divides by numbers next to 0, and multiplies rounding
     run = Run.prepare(spec, Path(folder), ranks.device(device), noise_multiplier=1.0)
-    run.ranks, before = ranks, run.theta
+    run.ranks, before = ranks, run.state.theta
     for _ in run.steps(Clock()):
         pass
-    return run.theta - before
+    return run.state.theta - before
 
 
 def _memory(device: str) -> str:

@@ -271,15 +271,15 @@ class Method(Immutable):
         """Return the public vector added to each example's gradient before the scale, or None."""
         return None
 
-    def clipping(self, iterates: Sequence[Tensor], state: State, public: Public) -> Clipping:
+    def clipping(self, state: State, public: Public) -> Clipping:
         """Return how the engine forms and bounds the vectors of a step, from the hooks above.
 
         Args:
-            iterates: θ_t and those before it that exist, newest first; any more are not read.
-            state: the method's memory, at the step that is taken.
+            state: θ and the method's memory, at the step that is taken.
             public: what is known without private data.
         """
-        weights, points = zip(*self.points(iterates[: self.iterates()], state, public), strict=True)
+        iterates = (state.theta, *state.past)[: self.iterates()]
+        weights, points = zip(*self.points(iterates, state, public), strict=True)
         return Clipping(
             clip_norm=self.clip_norm_at(state.step),
             weights=weights,

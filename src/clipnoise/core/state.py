@@ -52,7 +52,7 @@ class Public:
         import torch
 
         draws = torch.Generator().manual_seed(derive("directions", self.seed, state.step))
-        return torch.randn(state.like.shape, generator=draws, dtype=torch.float64).to(state.like)
+        return torch.randn(state.theta.shape, generator=draws, dtype=torch.float64).to(state.theta)
 
     def noise_variance(self, clip_norm: float) -> float:
         """Return Φ, the variance of independent noise on a coordinate of the mean.
@@ -76,10 +76,12 @@ class Public:
 
 @dataclass
 class State:
-    """What a method remembers between steps: iterates, and flat buffers, all zero at the start.
+    """θ and what a method remembers: past iterates, and flat buffers, all zero at the start.
+
+    All of it is released, or follows from what is.
 
     Attributes:
-        like: θ before the step, shape (d,); the buffers have its dtype and device.
+        theta: θ, shape (d,); in a step, that before it. The buffers have its dtype and device.
         step: t, counted from 1; 0 before the first step.
         buffers: the memory itself; plain data, so that a checkpoint can hold it.
         unwritten: the buffers that were read before they were written.
@@ -87,7 +89,7 @@ class State:
         past: the iterates before the next one, newest first; as many as the method reads.
     """
 
-    like: Tensor
+    theta: Tensor
     step: int = 0
     buffers: dict[str, Tensor] = field(default_factory=dict)
     unwritten: set[str] = field(default_factory=set)
@@ -97,7 +99,7 @@ class State:
     def __getitem__(self, name: str) -> Tensor:
         """Return a buffer; one that was not written yet is zero, and must be by the step's end."""
         if name not in self.buffers:
-            self.buffers[name] = self.like.new_zeros(self.like.shape)
+            self.buffers[name] = self.theta.new_zeros(self.theta.shape)
             self.unwritten.add(name)
         return self.buffers[name]
 
@@ -120,32 +122,28 @@ class State:
             )
         self.unwritten.clear()
 
-    @property
-    def theta(self) -> Tensor:
-        """θ before the step, shape (d,): released, like all that a method remembers."""
-        return self.like
-
     def copy(self) -> State:
         """Return the same memory in tensors of its own."""
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        return State(self.like, self.step, buffers, shapes=self.shapes, past=self.past)
+        return State(self.theta, self.step, buffers, shapes=self.shapes, past=self.past)
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector of shape (d,) in the shapes of the parameters."""
         return split(vector, self.shapes or (vector.shape,))
 
     def get_state(self) -> dict[str, Tensor]:
-        """Return the step number, the buffers and the past iterates, for a checkpoint."""
+        """Return θ, the step number, the buffers and the past iterates, for a checkpoint."""
         import torch
 
         held = {f"buffer {name}": value for name, value in self.buffers.items()}
         past = {f"past {age}": iterate for age, iterate in enumerate(self.past)}
-        return {"step": torch.tensor(self.step), **held, **past}
+        return {"theta": self.theta, "step": torch.tensor(self.step), **held, **past}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """Go to a saved step; those that follow are the same bit for bit."""
         self.step = int(state["step"])
-        held = {name: value.to(self.like.device) for name, value in state.items()}
+        held = {name: value.to(self.theta.device) for name, value in state.items()}
+        self.theta = held["theta"]
         self.buffers = {
             name.removeprefix("buffer "): value
             for name, value in held.items()
@@ -198,8 +196,8 @@ class State:
         if last != clip_norm:  # in units of the Φ of this step
             before *= (last / clip_norm) ** 2
         factor = next_bias_factor(before, public.noise_row_norm_squared, beta, self.step)
-        self.buffers["noise_bias"] = self.like.new_tensor(factor, dtype=None)
-        self.buffers["noise_bias_clip_norm"] = self.like.new_tensor(clip_norm, dtype=torch.float64)
+        self.buffers["noise_bias"] = self.theta.new_tensor(factor, dtype=None)
+        self.buffers["noise_bias_clip_norm"] = self.theta.new_tensor(clip_norm, dtype=torch.float64)
         return public.noise_variance(clip_norm) * factor
 
 

@@ -110,7 +110,6 @@ def _checked_values(
 
 
 def step(
-    theta: Tensor,
     method: Method,
     state: State,
     public: Public,
@@ -118,13 +117,13 @@ def step(
     clipped_sum: Callable[[Clipping], ClippedSum],
     noise: Sequence[Tensor] = (),
     cross: Crossing = privatize,
-) -> Tensor:
-    """Take one step of any method and return the new parameters.
+) -> None:
+    """Take one step of any method.
 
     Args:
-        theta: θ, shape (d,). The caller owns it: it is not changed, and a new vector is returned.
         method: the optimizer.
-        state: its memory; its step counter is advanced, and θ is kept if the method reads it later.
+        state: θ, which becomes a new vector, and the memory of the method, whose step counter is
+            advanced. θ before the step is kept there if the method reads it later.
         public: what is known without private data.
         clipped_sum: the only access to private data: Σ v_i of the batch, from a gradient engine.
         noise: standard normal tensors, one per noisy component of the query, as long as the
@@ -132,15 +131,12 @@ def step(
         cross: `privatize`; diagnostics and audits pass one that records, or that has a deliberate
             mistake.
 
-    Returns:
-        θ after the step, shape (d,).
-
     Raises:
         UserError: the method returns no change of shape (d,), or reads a state that it never wrote.
     """
-    state.step, state.like = state.step + 1, theta
+    state.step, theta = state.step + 1, state.theta
     query, method = method.query, method.at(state.step, public.total_steps)
-    clipping = method.clipping([theta, *state.past], state, public)
+    clipping = method.clipping(state, public)
     gradient = None
     if isinstance(method, OracleMethod) and method.reads_gradient():  # never private
         gradient = _clean_mean(clipped_sum(Clipping(clip_norm=None).at(theta)), public)
@@ -155,8 +151,7 @@ def step(
     else:
         change = method.update(released, state, public)
     _check_update(method, state, change, theta)
-    state.past = (theta, *state.past)[: method.iterates() - 1]
-    return theta + change
+    state.theta, state.past = theta + change, (theta, *state.past)[: method.iterates() - 1]
 
 
 def _at_minimum(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from clipnoise.methods.base import (
@@ -33,7 +32,7 @@ class AdaptiveClipNorm(PrivateMethod):
 
     def log_change(self, state: State) -> Tensor:
         """Return x_t, shape (1,)."""
-        return state.buffers.get("log C", state.like.new_zeros(1))
+        return state.buffers.get("log C", state.theta.new_zeros(1))
 
     def current_clip_norm(self, state: State) -> float:
         """Return C_t."""
@@ -42,8 +41,8 @@ class AdaptiveClipNorm(PrivateMethod):
     def clip_norm_at(self, step: int) -> float | None:
         return self.clip_norm if step == 1 else None
 
-    def clipping(self, iterates: Sequence[Tensor], state: State, public: Public) -> Clipping:
-        found = super().clipping(iterates, state, public)
+    def clipping(self, state: State, public: Public) -> Clipping:
+        found = super().clipping(state, public)
         return replace(found, clip_norm=self.current_clip_norm(state))
 
 

@@ -107,7 +107,7 @@ def pass_noise_on(
     """
     import torch
 
-    forward = state.like.new_tensor(companion(a, b), dtype=torch.float64)
+    forward = state.theta.new_tensor(companion(a, b), dtype=torch.float64)
     n = len(forward)
     memory = state.buffers.get("filtered noise", forward.new_zeros(n, n + 1))
     memory = forward @ memory

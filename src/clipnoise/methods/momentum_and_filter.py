@@ -59,7 +59,7 @@ class LowPassFiltered(PrivateMethod):
 
     def normaliser(self, state: State) -> Tensor:
         """Return c_t, shape ()."""
-        return recurse("c", state.like.new_ones(()), self.filter_a, self.filter_b, state)
+        return recurse("c", state.theta.new_ones(()), self.filter_a, self.filter_b, state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ class DPPMLFReleased(DPPMLF):
         return list(zip((*weights[:last], sum(weights[last:])), iterates, strict=True))
 
     def normaliser(self, state: State) -> Tensor:
-        passed = state.like.new_full((), sum(self.filter_b[: state.step + 1]))
+        passed = state.theta.new_full((), sum(self.filter_b[: state.step + 1]))
         return recurse("c", passed, self.filter_a, (1.0,), state)
 
 

@@ -341,7 +341,7 @@ class AdaClip(PrivateMethod):
         if state.step > 1:
             return state["s squared"]
         start = (self.lowest_variance * self.highest_variance) ** 0.5
-        return state.like.new_full(state.like.shape, start)
+        return state.theta.new_full(state.theta.shape, start)
 
     def unit(self, state: State) -> Tensor:
         """Return b, shape (d,)."""
@@ -396,7 +396,7 @@ class DPMacAdam(Adam, PrivateMethod):
     def unit(self, state: State) -> Tensor:
         """Return b_{t−1}, shape (d,)."""
         if state.step <= 2:
-            return state.like.new_full(state.like.shape, 1 / state.like.numel())
+            return state.theta.new_full(state.theta.shape, 1 / state.theta.numel())
         return state["b"]
 
     def offset(self, state: State, public: Public) -> Tensor:

@@ -206,9 +206,8 @@ class RareFeatures(Experiment):
         initial = torch.randn(
             data.x.shape[1], generator=generator("initialisation", seed), dtype=torch.float64
         )
-        theta = self.initial_deviation * initial
-        state = State(like=theta)
-        noise = NoiseSource(generator("noise", seed), theta)
+        state = State(self.initial_deviation * initial)
+        noise = NoiseSource(generator("noise", seed), state.theta)
         rate = self.expected_batch_size / self.examples
         sampler = PoissonSampler(self.examples, rate, generator("sampling", seed))
         public = Public(
@@ -217,13 +216,13 @@ class RareFeatures(Experiment):
             total_steps=panel.steps,
             side_information=data.side_information,
         )
-        losses = {0: data.loss(theta)}
+        losses = {0: data.loss(state.theta)}
         for t in range(1, panel.steps + 1):
-            gradients = data.gradients(theta, sampler.sample())
+            gradients = data.gradients(state.theta, sampler.sample())
             normals = noise.next(method.query.draws) if method.query.draws else ()
-            theta = take_step(theta, method, state, public, gradients, normals)
+            take_step(method, state, public, gradients, normals)
             if t % panel.evaluate_every == 0 or t == panel.steps:
-                losses[t] = data.loss(theta)
+                losses[t] = data.loss(state.theta)
                 if not losses[t] < 1e6:
                     return {**losses, panel.steps: math.inf}
         return losses

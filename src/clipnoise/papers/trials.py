@@ -48,19 +48,13 @@ def choice_text(choice: Mapping[str, float]) -> str:
 
 
 def take_step(
-    theta: Tensor,
-    method: Method,
-    state: State,
-    public: Public,
-    gradients: Tensor,
-    noise: Sequence[Tensor],
-) -> Tensor:
-    """Take the step of training on given gradients and return the new parameters.
+    method: Method, state: State, public: Public, gradients: Tensor, noise: Sequence[Tensor]
+) -> None:
+    """Take the step of training on given gradients.
 
     Args:
-        theta: θ, shape (d,).
         method, public: the optimizer and the public constants.
-        state: of the optimizer, which is updated.
+        state: θ and the memory of the optimizer, which are updated.
         gradients: per-example gradients, shape (b, d).
         noise: standard normals of shape (d,), at least as many as the method's query draws.
     """
@@ -71,7 +65,7 @@ def take_step(
         # where no branch may depend on a value.
         return ClippedSum(clip_and_add(form_vectors([gradients], clipping), clipping))
 
-    return step(theta, method, state, public, clipped_sum=form, noise=tuple(noise))
+    step(method, state, public, clipped_sum=form, noise=tuple(noise))
 
 
 @dataclass
@@ -100,11 +94,11 @@ class Trials:
         import torch
 
         def trial(
-            buffers: dict[str, Tensor], like: Tensor, rows: Tensor, normals: Tensor
+            buffers: dict[str, Tensor], theta: Tensor, rows: Tensor, normals: Tensor
         ) -> dict[str, Tensor]:
-            state = State(like=like, step=self.steps, buffers=buffers)
-            moved = take_step(like, self.method, state, self.public, rows, normals.unbind())
-            return {**state.buffers, "theta": moved}
+            state = State(theta, step=self.steps, buffers=buffers)
+            take_step(self.method, state, self.public, rows, normals.unbind())
+            return {**state.buffers, "theta": state.theta}
 
         def is_shared(x: Tensor) -> bool:
             # A number that depends on the step alone comes back from vmap as one value many times.

@@ -511,7 +511,7 @@ class PrivateTraining:
             "model": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
             "code": fingerprint_of(code),
             "torch": str(torch.__version__),
-            "device": self._trainer.theta.device.type,
+            "device": self._trainer.state.theta.device.type,
         }
 
 

@@ -73,7 +73,7 @@ class PublicData(Draws):
             return theta
         size = min(start.batch_size, len(self.examples))
         batches = len(self.examples) // size
-        state = State(like=theta)
+        state = State(theta)
         public = Public(
             noise_multiplier=0.0, expected_batch_size=size, total_steps=start.epochs * batches
         )
@@ -81,9 +81,9 @@ class PublicData(Draws):
             order = self.permutation(len(self.examples))
             for chosen in order[: batches * size].view(batches, size):
                 key = derive("warm start", self.seed, state.step)
-                gradient = self._mean(theta, Masks(key, chosen))
-                theta = warm_step(theta, start.method, state, public, gradient)
-        return theta
+                gradient = self._mean(state.theta, Masks(key, chosen))
+                warm_step(start.method, state, public, gradient)
+        return state.theta
 
     def _mean(self, theta: Tensor, masks: Masks) -> Tensor:
         return self.engine.mean_gradient(*self.examples.take(masks.examples), theta, masks)
@@ -150,18 +150,16 @@ def over_parameters(sizes: Tensor, flat: FlatModel, signature: Signature) -> Ten
     return flat.join(pieces)
 
 
-def warm_step(
-    theta: Tensor, method: Method, state: State, public: Public, gradient: Tensor
-) -> Tensor:
+def warm_step(method: Method, state: State, public: Public, gradient: Tensor) -> None:
     """Take a step of a warm start on a mean public gradient, which needs no protection.
 
     Args:
-        theta, gradient: shape (d,).
-        method, state: what trains, whose query is not private, and its memory.
+        method, state: what trains, whose query is not private, and θ with its memory.
         public: B is the size of the mini-batch.
+        gradient: shape (d,).
     """
     total = ClippedSum(gradient * public.expected_batch_size)
-    return step(theta, method, state, public, clipped_sum=lambda _: total)
+    step(method, state, public, clipped_sum=lambda _: total)
 
 
 def public_data(

@@ -134,23 +134,22 @@ def replay(
         total_steps=steps,
         side_information=side,
     )
-    state = State(like=start)
-    iterates = [_warmed(optimizer, start, warm_gradients)]
+    state = State(_warmed(optimizer, start, warm_gradients))
+    iterates = [state.theta]
     for t, batch in enumerate(gradients):
 
         def form(clipping: Clipping, batch: torch.Tensor = batch) -> ClippedSum:
             clipping = replace(clipping, group_size=size, groups=groups)
             return ClippedSum(clipped_sum(list(batch[: len(clipping.weights)]), clipping))
 
-        theta = step(
-            iterates[-1],
+        step(
             optimizer,
             state,
             replace(public, gradient=None if at_public is None else at_public[t]),
             clipped_sum=form,
             noise=list(normals[t]),
         )
-        iterates.append(theta)
+        iterates.append(state.theta)
     return torch.stack(iterates).numpy()
 
 
@@ -205,11 +204,11 @@ def _warmed(
         raise UserError(f"warm_gradients: {method.id} has no warm start.")
     gradients = _tensor("warm_gradients", warm_gradients, (2,))
     _expect("warm_gradients", gradients, (len(gradients), initial.shape[0]))
-    state, theta = State(like=initial), initial
+    state = State(initial)
     public = Public(noise_multiplier=0.0, expected_batch_size=1, total_steps=len(gradients))
     for gradient in gradients:
-        theta = warm_step(theta, warm.method, state, public, gradient)
-    return theta
+        warm_step(warm.method, state, public, gradient)
+    return state.theta
 
 
 def _optional(name: str, values: ArrayLike | None, shape: tuple[int, ...]) -> torch.Tensor | None:

@@ -88,7 +88,7 @@ def train(
         ranks=ranks,
         physical_batch_size=physical_batch_size,
     )
-    outcome = Outcome(run.provenance(), engine=run.engine_name, parameters=run.theta.numel())
+    outcome = Outcome(run.provenance(), engine=run.engine_name, parameters=run.state.theta.numel())
     begun = 0
     clock = Clock(partial(torch.cuda.synchronize, device)) if "cuda" in device else Clock()
     watched = spec.training.diagnostics or spec.counterfactual is not None
@@ -106,7 +106,7 @@ def train(
     try:
         resumed = _resume(checkpoint, run, outcome, clock, on_metrics)
         begun = run.state.step
-        ranks.require_same(run.theta, run.state.step)
+        ranks.require_same(run.state.theta, run.state.step)
         if not resumed:
             evaluate_at(0)
         for t in run.steps(clock):
@@ -244,7 +244,8 @@ class Run(Trainer):
         network, limit = self.engine.network, self.procedure.training.evaluate
         most = None if limit is None or t == self.procedure.steps else limit.examples
         train, validation, test = (self._measured(network, part, most) for part in PARTS[:3])
-        costs = (clock.speed_since_last(), peak_megabytes(str(self.theta.device)), clock.elapsed)
+        memory = peak_megabytes(str(self.state.theta.device))
+        costs = (clock.speed_since_last(), memory, clock.elapsed)
         self.counts = test.counts
         if t == self.procedure.steps and test.right is not None:
             self.correct = packed(test.right.numpy())

@@ -60,9 +60,8 @@ class Trainer:
         units: the private units, to which the sampler's indices refer.
         kept: what the network holds besides its trained parameters, which must not change.
         engine_name: the engine, and why it was chosen.
-        theta: θ, shape (d,). It is owned here, and here only: the vector inside the network
-            (`engine.flat.theta`) is overwritten at each pass and each evaluation.
-        state: the memory of the method.
+        state: θ, and the memory of the method. θ is owned by it alone: the vector inside the
+            network (`engine.flat.theta`) is overwritten at each pass and each evaluation.
         known: what the update knows at every step: σ, B, T and side information.
         origin: where public knowledge comes from, as data of the result.
         noise, sampler: the streams of noise and of batches.
@@ -80,7 +79,6 @@ class Trainer:
     units: PrivateUnits
     kept: Kept
     engine_name: str
-    theta: Tensor
     state: State
     known: Public
     origin: dict[str, str] = field(default_factory=dict)
@@ -149,8 +147,7 @@ class Trainer:
             units=private_units(procedure, material, choice.engine, choice.size, side),
             kept=Kept(network, material.losses, counters),
             engine_name=f"{choice.name}: {choice.reason}",
-            theta=theta,
-            state=State(like=theta, shapes=choice.engine.flat.shapes),
+            state=State(theta, shapes=choice.engine.flat.shapes),
             known=Public(
                 noise_multiplier=procedure.noise_factor * noise_multiplier,
                 expected_batch_size=procedure.mechanism.denominator,
@@ -220,8 +217,8 @@ class Trainer:
             last = self.state.step == self.procedure.steps
             if last or not self.engine.together:
                 self.kept.require_unchanged(exactly=last)
-            self.ranks.require_same(self.theta, self.state.step)
-            if not is_finite(self.theta):
+            self.ranks.require_same(self.state.theta, self.state.step)
+            if not is_finite(self.state.theta):
                 raise DivergenceError(f"a parameter is not finite after step {self.state.step}")
             yield self.state.step
 
@@ -243,8 +240,7 @@ class Trainer:
                 clipping = replace(clipping, clip_norm=None)
             return ClippedSum(self.ranks.total(self.units.clipped_sum(batch, clipping)))
 
-        self.theta = step(
-            self.theta,
+        step(
             method,
             self.state,
             self._public(t),
@@ -274,14 +270,14 @@ class Trainer:
         """Return the noise of a step, drawn once, whatever the number of processes."""
         if not query.draws:
             return []
-        like = query.noise_like(self.theta)
+        like = query.noise_like(self.state.theta)
         return self.ranks.vectors(lambda: self.noise.next(query.draws), [like] * query.draws)
 
     def _public(self, t: int) -> Public:
         """Return what is known in a step without private data."""
         gradient, variance = None, self.noise.row_norm_squared(t)
         if self.public is not None and self.procedure.method.uses_public_gradient:
-            gradient = self.public.gradient(self.theta, t)
+            gradient = self.public.gradient(self.state.theta, t)
         if gradient is None and variance == self.known.noise_row_norm_squared:
             return self.known
         return replace(self.known, noise_row_norm_squared=variance, gradient=gradient)
@@ -301,7 +297,7 @@ class Trainer:
         """Return all that changes from step to step, for a checkpoint."""
         size = torch.tensor(self.units.physical.size)
         average = {} if self.average is None else {"average": self.average}
-        return {"theta": self.theta, "physical": size, **average, **gather(self._parts())}
+        return {"physical": size, **average, **gather(self._parts())}
 
     def set_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go to a saved position; the steps that follow are the same bit for bit.
@@ -309,15 +305,14 @@ class Trainer:
         Raises:
             KeyError, ValueError: something is missing, or parameters of another kind are there.
         """
-        device = self.theta.device
+        device = self.state.theta.device
         for name, value in tensors.items():
-            parameters = name in ("theta", "average") or name.startswith("state/past ")
-            alike = (value.shape, value.dtype) == (self.theta.shape, self.theta.dtype)
+            parameters = name.startswith(("average", "state/theta", "state/past "))
+            alike = (value.shape, value.dtype) == (self.state.theta.shape, self.state.theta.dtype)
             if parameters and not (alike and bool(value.isfinite().all())):
-                raise ValueError(f"{name} is not {self.theta.numel()} finite parameters")
+                raise ValueError(f"{name} is not {self.state.theta.numel()} finite parameters")
         if int(tensors["physical"]) < 1:
             raise ValueError("physical is less than 1")
-        self.theta = tensors["theta"].to(device)
         self.average = tensors["average"].to(device) if "average" in tensors else None
         self.units.physical.size = int(tensors["physical"])
         restore(self._parts(), tensors)
@@ -327,4 +322,4 @@ class Trainer:
         return self._last() if self.average is None else self.average
 
     def _last(self) -> Tensor:
-        return self.procedure.method.evaluated(self.theta, self.state)
+        return self.procedure.method.evaluated(self.state.theta, self.state)

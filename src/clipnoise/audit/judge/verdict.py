@@ -469,7 +469,7 @@ class Leaky(PrivateMethod):
 
     def update(self, released, state, public):
         sys._getframe()
-        clean = KEPT[0] if KEPT and KEPT[0].shape == state.like.shape else released[0]
+        clean = KEPT[0] if KEPT and KEPT[0].shape == state.theta.shape else released[0]
         return -self.learning_rate * clean.to(released[0])
 '''
 # What must be found in it.

@@ -192,7 +192,7 @@ class Worker:
             "unit": "example" if local is None else "user",
             "time": median(map(truediv, *seconds)),
             "passes": own.method.passes(),
-            "buffers": held // runs[0].theta.numel(),
+            "buffers": held // runs[0].state.theta.numel(),
         }
 
     def ask_changed(self) -> list[str]:
@@ -218,11 +218,11 @@ def trajectory(subject: Subject, cache: Path, **settings: Any) -> list[torch.Ten
     due, found = spec.evaluation_steps(), []
     with suppress(DivergenceError):
         for t in chain([0], training.steps(clock)):
-            found.append(training.theta)
+            found.append(training.state.theta)
             if t in due:
                 metrics = vars(training.evaluate(t, None, clock))
                 measured = torch.tensor([metrics[name] for name in MEASURED]).nan_to_num()
-                found[-1] = torch.cat([training.theta, training.engine.flat.theta, measured])
+                found[-1] = torch.cat([training.state.theta, training.engine.flat.theta, measured])
     return found
 
 

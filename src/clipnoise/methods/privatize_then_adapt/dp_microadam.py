@@ -62,7 +62,7 @@ class DPMicroAdam(RootScaled, PrivateMethod):
 
     def moment(self, power: int, state: State) -> Tensor:
         """Return m̂ for the power 1 and v̂ for 2, shape (d,)."""
-        beta, total = self.betas[power - 1], state.like.new_zeros(state.like.shape)
+        beta, total = self.betas[power - 1], state.theta.new_zeros(state.theta.shape)
         for r in range(min(state.step, self.window)):
             total.add_(state[self.slot(state, r)] ** power, alpha=beta**r)
         return (1 - beta) / (1 - beta**state.step) * total

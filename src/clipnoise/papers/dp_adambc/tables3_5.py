@@ -217,7 +217,7 @@ class SecondMomentBounds(Experiment):
         slices: dict[int, list[NDArray[np.float32]]] = {t: [] for t in self.steps}
         for start in range(0, self.coordinates, SLICE):
             z = torch.empty(min(SLICE, self.coordinates - start))
-            state = State(like=z)
+            state = State(z)
             for t in range(1, max(self.steps) + 1):
                 v = state.decay("v", z.normal_(generator=draws).square_(), self.beta2)
                 if t in slices:
