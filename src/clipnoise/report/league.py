@@ -48,7 +48,10 @@ if TYPE_CHECKING:
 PLACE = ("task", "epsilon")
 RATE = "learning_rate"
 Spaces = Mapping[str, Tune]
-AGAIN = "Train it again, and publish it: `clipnoise league publish TASK`."
+AGAIN = (
+    "If the code changed without changing results, `clipnoise league repeat TASK` shows it. "
+    "Otherwise train the task again, and publish it: `clipnoise league publish TASK`."
+)
 
 
 def published_rows(study: Study, results: Path) -> pa.Table:
