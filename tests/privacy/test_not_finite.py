@@ -10,6 +10,7 @@ import torch
 from gradient_networks import NETWORKS, build, examples, losses
 from torch import Tensor, nn
 
+from clipnoise.core.clip_rules import HardClip
 from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining
@@ -144,8 +145,10 @@ def test_given_gradients_that_are_not_finite_count_as_zero(bad: float) -> None:
     rows = torch.randn(5, 3000, generator=torch.Generator().manual_seed(0))
     spoilt = rows.clone()
     spoilt[2, 7:] = bad
-    expected = clipped_sum([rows[[0, 1, 3, 4]]], Clipping(C))
-    torch.testing.assert_close(clipped_sum([spoilt], Clipping(C)), expected)
+    each_layer = Clipping(C, rule=HardClip(per="layer"))
+    for clipping, layers in ((Clipping(C), None), (each_layer, [5, 2995])):
+        expected = clipped_sum([rows[[0, 1, 3, 4]]], clipping, layers)
+        torch.testing.assert_close(clipped_sum([spoilt], clipping, layers), expected)
 
 
 def test_where_one_product_is_too_large_no_other_vector_is_formed_in_another_way(

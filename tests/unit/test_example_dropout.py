@@ -101,6 +101,16 @@ def test_attention_written_out_equals_the_fused_kernel_where_nothing_is_dropped(
             torch.testing.assert_close(taken, expected)
 
 
+def test_attention_whose_heads_share_keys_equals_the_fused_kernel_where_nothing_is_dropped() -> (
+    None
+):
+    q, (k, v) = torch.randn(2, 4, 5, 6), torch.randn(2, 2, 2, 5, 6).unbind()
+    expected = functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    with active(KEY, torch.arange(2)):
+        taken = functional.scaled_dot_product_attention(q, k, v, dropout_p=1e-9, enable_gqa=True)
+    torch.testing.assert_close(taken, expected)
+
+
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_attention_that_drops_all_its_weights_leaves_the_last_bias(need_weights: bool) -> None:
     attention = nn.MultiheadAttention(4, 2, dropout=1.0, batch_first=True)

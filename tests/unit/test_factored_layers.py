@@ -170,6 +170,12 @@ def averaged(*layers: nn.Module, features: int) -> nn.Module:
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(9, CLASSES), (9,)),
     "linear without bias": (lambda: nn.Linear(9, CLASSES, bias=False), (9,)),
+    "convolution without bias": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, CLASSES, 3, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        ),
+        (2, 5, 5),
+    ),
     "linear on sequences": (
         lambda: averaged(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 6), features=6), (7, 4),
     ),
