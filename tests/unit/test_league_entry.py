@@ -21,10 +21,10 @@ from clipnoise.report.judgement import standing, standing_rows
 from clipnoise.report.publication import read_run_rows, run_rows
 from clipnoise.report.records import read_runs
 from clipnoise.studies.columns import PUBLISHED, RUN_COLUMNS
-from clipnoise.studies.file import SharedFile, StudyFile, expand_panels
+from clipnoise.studies.file import SharedFile, StudyFile
 from clipnoise.studies.grid import PanelGrid
 from clipnoise.studies.league import LeagueEntry, confirmation, enter, require_data
-from clipnoise.studies.scale import Scale
+from clipnoise.studies.panels import expand_panels
 from clipnoise.studies.study import Study, load_study
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
@@ -44,12 +44,11 @@ def entered(league: Study, name: str, **tune: Any) -> LeagueEntry:
 def hashes(entry: LeagueEntry, method: str, panel: str) -> set[str]:
     """Return the hashes of all that a method trains in a panel."""
     file = parse(StudyFile, entry.study)
-    named = {one.name: one.panel for one in expand_panels(file, SharedFile(), Path("entry.yaml"))}
-    return planned(panel, named[panel], method)
+    return planned(panel, expand_panels(file, SharedFile(), Path("entry.yaml")), method)
 
 
-def planned(name: str, panel: Any, method: str) -> set[str]:
-    grid = PanelGrid(name, panel, Scale(), Path("entry.yaml"))
+def planned(name: str, grids: tuple[PanelGrid, ...], method: str) -> set[str]:
+    (grid,) = (one for one in grids if one.name == name)
     tuned = [spec for search in grid.searches.values() for spec in search.runs]
     specs = [*(run.spec for run in grid.runs), *tuned]
     return {spec.hash for spec in specs if spec.method.id == method}
@@ -64,7 +63,7 @@ def test_a_method_of_the_league_enters_with_the_runs_that_the_league_has_of_it(
     assert list(entry.study["panels"]) == ["confirm"]
     for name in ("dp-adam", "dp-sgd"):
         found = hashes(entry, name, "confirm")
-        assert found == planned("confirm", lite.panels["confirm"], name)
+        assert found == planned("confirm", lite.grids, name)
         assert len(found) == 2 * 6 * (2 + 10)  # budgets × searches × (seeds + trials)
 
 
@@ -204,7 +203,7 @@ def test_a_task_of_the_league_is_entered_as_it_is_confirmed() -> None:
         assert entry.study["panels"]["confirm"]["tuning"]["searches"] == searches
         for method in ("dp-adam", "dp-sgd"):
             found = hashes(entry, method, "confirm")
-            assert found == planned("confirm", task.panels["confirm"], method)
+            assert found == planned("confirm", task.grids, method)
 
 
 def test_a_method_that_diverged_has_no_rank_and_says_so(tmp_path: Path) -> None:
@@ -220,8 +219,8 @@ def test_a_method_that_diverged_has_no_rank_and_says_so(tmp_path: Path) -> None:
 
 def test_an_entry_chooses_by_what_its_league_is_ranked_by(lite: Study, tmp_path: Path) -> None:
     ranked = {"metrics": ("auc",), "rank_by": "auc"}
-    panels = {name: replace(panel, **ranked) for name, panel in lite.panels.items()}
-    entry = entered(replace(lite, panels=panels), "dp-adam")
+    grids = tuple(replace(grid, panel=replace(grid.panel, **ranked)) for grid in lite.grids)
+    entry = entered(replace(lite, grids=grids), "dp-adam")
     path = tmp_path / "entry.yaml"
     path.write_text(yaml.safe_dump(entry.study))
     mine = load_study(path)

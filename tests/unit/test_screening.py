@@ -18,8 +18,9 @@ from clipnoise.models.encoders import ENCODERS
 from clipnoise.report.inference.sign_flips import units_needed
 from clipnoise.report.statistics import ALPHA
 from clipnoise.studies.entry import PanelEntry
-from clipnoise.studies.file import Panel, StudyFile, expand_panels
+from clipnoise.studies.file import Panel, StudyFile
 from clipnoise.studies.league import confirmation, enter
+from clipnoise.studies.panels import expand_panels
 from clipnoise.studies.screening import (
     Screening,
     confirmed,

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.studies.entry import PanelEntry
-from clipnoise.studies.file import NamedPanel, Panel, PaperClaim, having
+from clipnoise.studies.file import Panel, PaperClaim
+from clipnoise.studies.grid import PanelGrid
+from clipnoise.studies.panels import having
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class PlacedClaim:
 
 
 def place_claims(
-    claims: Sequence[PaperClaim], panels: Sequence[NamedPanel], path: Path
+    claims: Sequence[PaperClaim], panels: Sequence[PanelGrid], path: Path
 ) -> tuple[PlacedClaim, ...]:
     """Find the panels and methods that the claims of a study file name.
 
@@ -50,7 +52,7 @@ def place_claims(
 
 
 def _contrasts(
-    claim: PaperClaim, panels: Sequence[NamedPanel], path: Path, key: str
+    claim: PaperClaim, panels: Sequence[PanelGrid], path: Path, key: str
 ) -> Iterator[Contrast]:
     families = dict.fromkeys(one.family for one in panels)
     for name in (*claim.panels, *filter(None, [claim.than_panel])):
@@ -70,8 +72,8 @@ def _contrasts(
 
 
 def _beside(
-    panel: NamedPanel, claim: PaperClaim, panels: Sequence[NamedPanel], path: Path, key: str
-) -> NamedPanel:
+    panel: PanelGrid, claim: PaperClaim, panels: Sequence[PanelGrid], path: Path, key: str
+) -> PanelGrid:
     """Return the panel of `than` that has the options of a panel."""
     if not claim.than_panel:
         return panel
@@ -100,7 +102,7 @@ def _require(
         raise unknown(kind, name, names, file=str(path), key=key)
 
 
-def _label(name: str, panel: NamedPanel, path: Path, key: str) -> str:
+def _label(name: str, panel: PanelGrid, path: Path, key: str) -> str:
     """Return the label of the method with this label, or of the only one with this id."""
     ids = {one.label: one.id for one in panel.panel.each_method}
     having = [label for label, identifier in ids.items() if identifier == name]

@@ -1,26 +1,18 @@
-"""Study files: what their YAML may say, and how panels follow from it.
-
-A panel is built up from grids, the later ones taking precedence: the bases that the defaults and it
-name in the file shared by its folder, the defaults, itself, and one option of each of its axes.
-"""
+"""Study files: what their YAML may say."""
 
 from __future__ import annotations
 
-import itertools
 import math
-import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, StringConstraints, model_validator
 
-from clipnoise.core.schedule import each_candidate
-from clipnoise.errors import UserError, shorten, unknown
+from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.items import ReportItem
@@ -328,149 +320,3 @@ class StudyFile:
         for name, panel in self.panels.items():
             if panel.suffix is not None:
                 raise ValueError(f"panels: {name} has a suffix, which is for options of axes")
-
-
-@dataclass(frozen=True)
-class NamedPanel:
-    """A panel with one option of each axis, as the report refers to it.
-
-    Attributes:
-        name: the name in the study file, then the suffixes of the options.
-        family: the name in the study file.
-        options: axis → the label of the option.
-        titles: what `{panel}` and `{AXIS}` stand for in titles.
-        panel: the grid.
-    """
-
-    name: str
-    family: str
-    options: Mapping[str, str]
-    titles: Mapping[str, str]
-    panel: Panel
-
-    @property
-    def title(self) -> str:
-        """What tells the panel apart from all others in words: its title and those of options."""
-        return ", ".join(self.titles.values())
-
-
-def expand_panels(file: StudyFile, shared: SharedFile, path: Path) -> list[NamedPanel]:
-    """Return every panel of a study file, those of one family in the order of their axes.
-
-    Raises:
-        UserError: a base does not exist, a panel lacks a value, or two panels have one name.
-    """
-    found: dict[str, NamedPanel] = {}
-    for family in file.panels:
-        for named in _family(family, file, shared, path):
-            if named.name in found:
-                raise UserError(f"{path}: panels: two panels are named {named.name!r}.")
-            found[named.name] = named
-    if alike := alike_but_different(found):  # they name files
-        raise UserError(f"{path}: panels: {alike[0]!r} and {alike[1]!r} look the same.")
-    return list(found.values())
-
-
-def _family(family: str, file: StudyFile, shared: SharedFile, path: Path) -> Iterator[NamedPanel]:
-    key, panel = f"panels.{family}", file.panels[family]
-    bases = {
-        **_bases(file.defaults.base, shared, f"{path}: defaults"),
-        **_bases(panel.base, shared, f"{path}: {key}"),
-    }
-    layers = [*bases.values(), file.defaults, panel]
-    title = next((layer.title for layer in reversed(layers) if layer.title), family)
-    axes: dict[str, dict[str, Panel]] = {}
-    for layer in layers:
-        axes |= layer.axes
-    axes = {axis: options for axis, options in axes.items() if options}
-    for labels in itertools.product(*axes.values()):
-        at = dict(zip(axes, labels, strict=True))
-        options = {axis: axes[axis][label] for axis, label in at.items()}
-        suffixes = [at[k] if one.suffix is None else one.suffix for k, one in options.items()]
-        name = "-".join([family, *filter(None, suffixes)])
-        if not re.fullmatch(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}", name):  # it names files
-            allowed = f"letters, digits, - and _ make a name, {LONGEST_NAME} at most"
-            raise UserError(f"{path}: panel {shorten(name)}: {allowed}.")
-        grid = reduce(Panel.beneath, [*layers, *options.values()], Panel())
-        methods = (
-            swept
-            for number, one in enumerate(grid.methods)
-            for swept in _swept(one, path, f"{key}.methods.{number}")
-        )
-        grid = replace(grid, methods=tuple(methods), epsilons=grid.epsilons or ())
-        grid.require_complete(path, key)
-        yield NamedPanel(
-            name=name,
-            family=family,
-            options=at,
-            titles={"panel": title, **{k: one.title or at[k] for k, one in options.items()}},
-            panel=grid,
-        )
-
-
-def having(
-    panels: Iterable[NamedPanel], only: Mapping[str, str], path: Path, key: str
-) -> list[NamedPanel]:
-    """Return the panels that have some options; a panel without the axis of one has it, too.
-
-    Raises:
-        UserError: no panel has one of the options.
-    """
-    found = list(panels)
-    for axis, label in only.items():
-        labels = dict.fromkeys(one.options[axis] for one in found if axis in one.options)
-        if label not in labels:
-            raise unknown(f"option of {axis}", label, labels, file=str(path), key=f"{key}.only")
-        found = [one for one in found if one.options.get(axis, label) == label]
-    return found
-
-
-def _bases(
-    names: str | tuple[str, ...], shared: SharedFile, where: str, *before: str
-) -> dict[str, Panel]:
-    """Return bases in order, each once and after those that it starts from itself."""
-    found: dict[str, Panel] = {}
-    for name in (names,) if isinstance(names, str) else names:
-        if name not in shared.bases:
-            raise unknown("base", name, shared.bases, file=where, key="base")
-        if name in before:
-            raise UserError(f"{where}.base: {' → '.join([*before, name])} never ends.")
-        base = shared.bases[name]
-        found |= {**_bases(base.base, shared, where, *before, name), name: base} | found
-    return found
-
-
-def _swept(method: PanelEntry, path: Path, key: str) -> list[PanelEntry]:
-    """Return a method for each value of its `sweep`, which its label may name; or itself."""
-    if "sweep" not in method.values:
-        return [method]
-    sweep = method.values["sweep"]
-    if isinstance(sweep, dict):
-        schedules = {name: one for name, one in sweep.items() if isinstance(one, dict)}
-        sweep = sweep | {name: each_candidate(one) for name, one in schedules.items()}
-    if not isinstance(sweep, dict) or not all(isinstance(one, list) for one in sweep.values()):
-        raise UserError(f"{path}: {key}.sweep: expected values by hyper-parameter, got {sweep!r}.")
-    found = []
-    for point in itertools.product(*sweep.values()):
-        values = {**method.values, **dict(zip(sweep, point, strict=True))}
-        del values["sweep"]
-        if "label" in values:
-            for name, value in zip(sweep, point, strict=True):
-                values["label"] = str(values["label"]).replace(f"{{{name}}}", _text(value))
-        found.append(PanelEntry(values))
-    return found
-
-
-def _text(value: object) -> str:
-    """Return how a label shows a value: 0.5, 1e-4 and 1e-9; a list without its brackets.
-
-    A mapping has its kind first: `cosine, peak 0.1`.
-    """
-    if isinstance(value, dict):
-        options = [f"{name} {_text(one)}" for name, one in value.items() if name != "kind"]
-        return ", ".join(filter(None, [value.get("kind"), *options]))
-    if isinstance(value, list):
-        return ", ".join(map(_text, value))
-    if isinstance(value, float) and 0 < abs(value) < 1e-3:
-        return re.sub(r"\.?0*e-0*", "e-", f"{value:e}")
-    return f"{value:g}" if isinstance(value, float) else str(value)

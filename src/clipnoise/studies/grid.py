@@ -82,15 +82,34 @@ class Setting:
         )
 
 
+@dataclass(frozen=True)
 class PanelGrid:
-    """The runs of one panel at one scale, which are planned when they are first asked for."""
+    """A panel with one option of each axis, and its runs at one scale.
 
-    def __init__(self, name: str, panel: Panel, scale: Scale, path: Path) -> None:
-        self._name, self._panel, self._scale, self._path = name, panel, scale, path
-        self._privacy = {**panel.privacy, **scale.privacy}
-        for method in panel.hyperparameters:
-            self._method(method, f"panels.{name}.hyperparameters")
-        self._settings = tuple(self._expanded())
+    The runs are planned when they are first asked for.
+
+    Attributes:
+        name: the name in the study file, then the suffixes of the options.
+        family: the name in the study file.
+        options: axis → the label of the option.
+        titles: what `{panel}` and `{AXIS}` stand for in titles.
+        panel: what it crosses.
+        scale: how much smaller it is made.
+        path: the study file, for error messages.
+    """
+
+    name: str
+    family: str
+    options: Mapping[str, str]
+    titles: Mapping[str, str]
+    panel: Panel
+    scale: Scale
+    path: Path
+
+    @property
+    def title(self) -> str:
+        """What tells the panel apart from all others in words: its title and those of options."""
+        return ", ".join(self.titles.values())
 
     @property
     def tunes(self) -> dict[str, Tune]:
@@ -113,8 +132,18 @@ class PanelGrid:
         searched = (spec for search in self.searches.values() for spec in search.runs)
         return {spec.seed for spec in (*(run.spec for run in self.runs), *searched)}
 
+    @property
+    def _privacy(self) -> dict[str, object]:
+        return {**self.panel.privacy, **self.scale.privacy}
+
+    @cached_property
+    def _settings(self) -> tuple[Setting, ...]:
+        for method in self.panel.hyperparameters:
+            self._method(method, f"panels.{self.name}.hyperparameters")
+        return tuple(self._expanded())
+
     def _expanded(self) -> Iterator[Setting]:
-        panel, key = self._panel, f"panels.{self._name}"
+        panel, key = self.panel, f"panels.{self.name}"
         for i, dataset in enumerate(panel.datasets):
             for j, model in enumerate(panel.models):
                 for number, method in enumerate(panel.each_method):
@@ -139,16 +168,16 @@ class PanelGrid:
         kind = self._method(method.id, f"{where}.id")
         if not example(kind).query.draws or "noise_multiplier" in self._privacy:
             return (None,)
-        if not self._panel.epsilons:
+        if not self.panel.epsilons:
             raise UserError(
-                f"{self._path}: {where}: a method that adds noise needs `epsilons` in its panel."
+                f"{self.path}: {where}: a method that adds noise needs `epsilons` in its panel."
             )
-        return self._scale.kept_epsilons(self._panel.epsilons)
+        return self.scale.kept_epsilons(self.panel.epsilons)
 
     def _method(self, name: str, key: str) -> type[Method]:
         if not name:
-            raise UserError(f"{self._path}: {key}: required, but not given.")
-        return method_class(name, file=str(self._path), key=key)
+            raise UserError(f"{self.path}: {key}: required, but not given.")
+        return method_class(name, file=str(self.path), key=key)
 
     def _resolve(
         self, method: PanelEntry, names: Mapping[str, Sequence[object]], where: str
@@ -164,7 +193,7 @@ class PanelGrid:
         overrides = values.pop("overrides", [])
         if not isinstance(overrides, list) or not all(isinstance(o, Mapping) for o in overrides):
             raise UserError(
-                f"{self._path}: {where}.overrides: expected a list of mappings, got {overrides!r}."
+                f"{self.path}: {where}.overrides: expected a list of mappings, got {overrides!r}."
             )
         for number, override in enumerate(overrides):
             matches = {k: v for k, v in override.items() if k in AXES}
@@ -176,32 +205,32 @@ class PanelGrid:
     def _require_match(self, matches: Mapping[str, object], where: str) -> None:
         """Refuse an override that matches nothing in the panel, at any scale."""
         values: dict[str, list[object]] = {
-            "dataset": [name for one in self._panel.datasets for name in (one.id, one.label)],
-            "model": [name for one in self._panel.models for name in (one.id, one.label)],
-            "epsilon": list(self._panel.epsilons or ()),
+            "dataset": [name for one in self.panel.datasets for name in (one.id, one.label)],
+            "model": [name for one in self.panel.models for name in (one.id, one.label)],
+            "epsilon": list(self.panel.epsilons or ()),
         }
         for axis, value in matches.items():
             if value not in values[axis]:
                 names = {f"{x:g}" if axis == "epsilon" else str(x) for x in values[axis]}
                 kind, key = f"{axis} of this panel", f"{where}.{axis}"
-                raise unknown(kind, str(value), names, file=str(self._path), key=key)
+                raise unknown(kind, str(value), names, file=str(self.path), key=key)
 
     def _tune(self, values: object, where: str) -> Tune | None:
         if values is None:
             return None
         if isinstance(values, Mapping):
-            values = {**self._panel.tuning, **values}
-        tune = parse(Tune, values, file=str(self._path), key=f"{where}.tune")
-        both = sorted(set(tune.seeds) & set(self._panel.seeds))
+            values = {**self.panel.tuning, **values}
+        tune = parse(Tune, values, file=str(self.path), key=f"{where}.tune")
+        both = sorted(set(tune.seeds) & set(self.panel.seeds))
         if both:
             raise UserError(
-                f"{self._path}: {where}.tune.seeds: {', '.join(map(str, both))} are also reported. "
+                f"{self.path}: {where}.tune.seeds: {', '.join(map(str, both))} are also reported. "
                 "Tune on seeds other than those of the panel."
             )
         try:
-            tune.require_dealt(self._panel.seeds, "seeds")
+            tune.require_dealt(self.panel.seeds, "seeds")
         except ValueError as error:
-            raise UserError(f"{self._path}: panels.{self._name}.{error}.") from None
+            raise UserError(f"{self.path}: panels.{self.name}.{error}.") from None
         return tune
 
     @cached_property
@@ -230,12 +259,12 @@ class PanelGrid:
                 which = number + 1 if tune is not None and (tune.searches or 1) > 1 else None
                 for seed in seeds:
                     run = spec.at_seed(seed)
-                    yield PlannedRun(run, self._name, *labels, tune, which, self._panel.rank_by)
+                    yield PlannedRun(run, self.name, *labels, tune, which, self.panel.rank_by)
 
     def _dealt(self, tune: Tune | None) -> Iterator[tuple[int, ...]]:
         """Yield the seeds that are reported of each search; of no search all of them."""
-        every, repeated = self._panel.seeds, 1 if tune is None else tune.searches or 1
-        kept, each = every[: self._scale.seeds], len(every) // repeated
+        every, repeated = self.panel.seeds, 1 if tune is None else tune.searches or 1
+        kept, each = every[: self.scale.seeds], len(every) // repeated
         for start in range(0, len(kept), each):
             yield kept[start : start + each]
 
@@ -248,7 +277,7 @@ class PanelGrid:
         metric than the one that it chooses by,
         so that studies with and without them share it.
         """
-        seeds = self._panel.seeds
+        seeds = self.panel.seeds
         if setting.tune is not None and not configuration:
             configuration = setting.tune.configurations(1)[0]
         method = {name: value for name, value in configuration.items() if name not in TRAINING}
@@ -258,24 +287,24 @@ class PanelGrid:
         if chooses_by:
             training |= {"diagnostics": False, "correctness": False}
             seeds = seeds if setting.tune is None else setting.tune.seeds
-        dataset = self._scale.dataset(setting.dataset)
-        training = {**self._panel.training, **training}
+        dataset = self.scale.dataset(setting.dataset)
+        training = {**self.panel.training, **training}
         if dataset.id != setting.dataset.id:  # a stand-in, whose classes are others
             training.pop("class_weights", None)
         values = {
             "dataset": dataset.given,
-            "model": self._scale.model(setting.model).given,
-            "method": self._scale.method({**setting.values, **method}, setting.label),
+            "model": self.scale.model(setting.model).given,
+            "method": self.scale.method({**setting.values, **method}, setting.label),
             "privacy": self._privacy_of(setting),
-            "training": self._scale.batches(training),
+            "training": self.scale.batches(training),
             "seed": seeds[0],
-            "metrics": [chooses_by] if chooses_by else list(self._panel.metrics),
+            "metrics": [chooses_by] if chooses_by else list(self.panel.metrics),
         }
-        public = self._panel.public
-        offered = None if public is None else self._scale.dataset(public).given
-        file, places = str(self._path), setting.places
+        public = self.panel.public
+        offered = None if public is None else self.scale.dataset(public).given
+        file, places = str(self.path), setting.places
         spec = from_mapping(values, file=file, places=places, offered=offered)
-        return self._scale.shortened(spec)
+        return self.scale.shortened(spec)
 
     def _privacy_of(self, setting: Setting) -> dict[str, object] | None:
         """Return the section `privacy` of a setting's runs; None of a method without noise.
@@ -285,13 +314,13 @@ class PanelGrid:
         """
         if not example(methods()[str(setting.values["id"])]).query.draws:
             return None
-        privacy, tune = dict(self._privacy), setting.tune
+        privacy, tune = self._privacy, setting.tune
         if setting.epsilon is not None:
             privacy["epsilon"] = setting.epsilon
         if tune is None:
             return privacy
         if privacy.get("trials") is not None:
-            file, key = str(self._path), f"{setting.places['privacy']}.trials"
+            file, key = str(self.path), f"{setting.places['privacy']}.trials"
             given = parse(DrawnTrials, privacy["trials"], file=file, key=key)
             if given != tune.law:
                 declared = tune.law or f"a fixed number, {len(tune.configurations())}"
@@ -306,10 +335,10 @@ class PanelGrid:
 
     def _check_rank(self, spec: RunSpec) -> None:
         """Refuse to rank by what the runs do not measure."""
-        if self._panel.rank_by:
+        if self.panel.rank_by:
             task, allowed = spec.dataset.signature.task_name, (ACCURACY, LOSS, *spec.metrics)
-            key = f"{self._path}: panels.{self._name}.rank_by"
-            require_metric(self._panel.rank_by, task, key, allowed)
+            key = f"{self.path}: panels.{self.name}.rank_by"
+            require_metric(self.panel.rank_by, task, key, allowed)
 
     def _search(self, setting: Setting, tune: Tune, search: int) -> Search:
         """Plan the runs of a search that tune a setting and those that share its choice."""
@@ -319,16 +348,16 @@ class PanelGrid:
                 sharing.append(other)
         if any(other.tune != tune for other in sharing):
             raise UserError(
-                f"{self._path}: {setting.places['method']}.tune: settings that share a choice must "
+                f"{self.path}: {setting.places['method']}.tune: settings that share a choice must "
                 "share what is tuned. Name the axis of the override in `per`."
             )
         metric = self._chooses_by(setting, tune)
-        tried = tune.configurations(self._scale.configurations, search)
+        tried = tune.configurations(self.scale.configurations, search)
         configurations = tuple(
             tuple(
                 spec.at_seed(seed)
                 for spec in (self._spec(other, values, chooses_by=metric) for other in sharing)
-                for seed in tune.seeds_of(number, search)[: self._scale.tuning_seeds]
+                for seed in tune.seeds_of(number, search)[: self.scale.tuning_seeds]
             )
             for number, values in enumerate(tried)
         )
@@ -350,7 +379,7 @@ class PanelGrid:
         """Return the metric that a search chooses by: its own, or what the panel is ranked by."""
         task = self._spec(setting, {}).dataset.signature.task_name
         if tune.metric is None:
-            return self._panel.rank_by or default_metric(task)
+            return self.panel.rank_by or default_metric(task)
         name = tune.metric.removeprefix("validation_")
-        require_metric(name, task, f"{self._path}: {setting.places['method']}.tune.metric")
+        require_metric(name, task, f"{self.path}: {setting.places['method']}.tune.metric")
         return name

@@ -50,7 +50,8 @@ def confirmation(task: Study) -> Study:
         return task
     _, named = screened_panels(task.path, CONFIRM)
     shown = tuple(replace(placed, panels=(CONFIRM,)) for placed in task.report)
-    return replace(task, panels={CONFIRM: replace(named.panel, screened_by=None)}, report=shown)
+    alone = replace(named, panel=replace(named.panel, screened_by=None), scale=task.scale)
+    return replace(task, grids=(alone,), report=shown)
 
 
 def enter(

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from clipnoise.errors import UserError, unknown
-from clipnoise.studies.file import NamedPanel, having
+from clipnoise.studies.grid import PanelGrid
 from clipnoise.studies.items import PlacedItem, ReportItem
+from clipnoise.studies.panels import having
 
 
 def place_items(
-    items: Sequence[ReportItem], panels: Sequence[NamedPanel], path: Path
+    items: Sequence[ReportItem], panels: Sequence[PanelGrid], path: Path
 ) -> tuple[PlacedItem, ...]:
     """Return the items of a report, in order.
 
@@ -28,11 +29,11 @@ def place_items(
 
 
 def _items(
-    item: ReportItem, panels: Sequence[NamedPanel], path: Path, key: str
+    item: ReportItem, panels: Sequence[PanelGrid], path: Path, key: str
 ) -> Iterator[PlacedItem]:
     families = dict.fromkeys(one.family for one in panels)
     named = (item.panels,) if isinstance(item.panels, str) else item.panels or families
-    shown: list[NamedPanel] = []
+    shown: list[PanelGrid] = []
     for family in named:
         if family not in families:
             raise UserError(
@@ -53,7 +54,7 @@ def _items(
         yield replace(placed, titles=titles) if item.together else placed
 
 
-def _apart(group: Sequence[NamedPanel]) -> tuple[str, ...]:
+def _apart(group: Sequence[PanelGrid]) -> tuple[str, ...]:
     """Return what tells panels apart that are shown together: options where they are of one."""
     titles = tuple(one.titles["panel"] for one in group)
     if len(set(titles)) == len(group):
@@ -65,8 +66,8 @@ def _apart(group: Sequence[NamedPanel]) -> tuple[str, ...]:
 
 def _placed(
     item: ReportItem,
-    shown: Sequence[NamedPanel],
-    panels: Sequence[NamedPanel],
+    shown: Sequence[PanelGrid],
+    panels: Sequence[PanelGrid],
     path: Path,
     key: str,
 ) -> PlacedItem:
@@ -91,9 +92,9 @@ def _filled(text: str, titles: Mapping[str, str], path: Path, key: str) -> str:
 
 
 def _others(
-    members: Sequence[NamedPanel],
+    members: Sequence[PanelGrid],
     options: Mapping[str, str],
-    panels: Sequence[NamedPanel],
+    panels: Sequence[PanelGrid],
     path: Path,
     key: str,
 ) -> tuple[str, ...]:

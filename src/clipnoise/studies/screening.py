@@ -15,7 +15,9 @@ from clipnoise.fields import parse, to_plain
 from clipnoise.files import read_yaml
 from clipnoise.methods.base import example, method_class
 from clipnoise.studies.entry import PanelEntry
-from clipnoise.studies.file import NamedPanel, Panel, StudyFile, expand_panels
+from clipnoise.studies.file import Panel, StudyFile
+from clipnoise.studies.grid import PanelGrid
+from clipnoise.studies.panels import expand_panels
 from clipnoise.studies.study import shared_file
 
 CONFIRM = "confirm"  # the panel of a task of the league, and the base that it starts from
@@ -91,7 +93,7 @@ def _private(method: PanelEntry) -> bool:
     return example(method_class(method.id)).private
 
 
-def screened_panels(path: Path, name: str) -> tuple[NamedPanel, NamedPanel]:
+def screened_panels(path: Path, name: str) -> tuple[PanelGrid, PanelGrid]:
     """Return the panel of a study that screens, and the other one as it is without a screen.
 
     Args:

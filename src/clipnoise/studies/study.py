@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,16 +15,10 @@ from clipnoise.files import inside, read_yaml
 from clipnoise.run.choice import in_words, tuned_values
 from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.claims import PlacedClaim, place_claims
-from clipnoise.studies.file import (
-    SHARED_FILE,
-    NamedPanel,
-    Panel,
-    SharedFile,
-    StudyFile,
-    expand_panels,
-)
+from clipnoise.studies.file import SHARED_FILE, Panel, SharedFile, StudyFile
 from clipnoise.studies.grid import PanelGrid, PlannedRun
 from clipnoise.studies.items import PlacedItem
+from clipnoise.studies.panels import expand_panels
 from clipnoise.studies.placement import place_items
 from clipnoise.studies.scale import PAPER, Scale, extended, read_scale
 from clipnoise.studies.tuning import Search, Tune
@@ -46,8 +40,7 @@ class Study:
         title: heading of its report.
         description: what it asks, with the notes of its folder; paragraphs are set apart by empty
             lines.
-        panels: the grids by name.
-        titles: what tells each panel apart in words, by its name.
+        grids: its panels, with their runs, in order.
         report: what the report shows, in order.
         claims: what the paper says of these results, and which of them it means.
         scale: how much smaller it is made.
@@ -62,8 +55,7 @@ class Study:
     path: Path
     title: str
     description: str
-    panels: Mapping[str, Panel]
-    titles: Mapping[str, str]
+    grids: tuple[PanelGrid, ...]
     report: tuple[PlacedItem, ...]
     claims: tuple[PlacedClaim, ...]
     scale: Scale
@@ -76,6 +68,20 @@ class Study:
     def experiment(self) -> str:
         """What MLflow calls the study: results of two scales never stand beside each other."""
         return self.name if self.at == PAPER else f"{self.name} ({self.at})"
+
+    @property
+    def panels(self) -> Mapping[str, Panel]:
+        """What each panel crosses, by its name."""
+        return {grid.name: grid.panel for grid in self.grids}
+
+    @property
+    def titles(self) -> Mapping[str, str]:
+        """What tells each panel apart in words: its title, with its name where another has it."""
+        counts = Counter(grid.title for grid in self.grids)
+        return {
+            grid.name: grid.title if counts[grid.title] == 1 else f"{grid.title} ({grid.name})"
+            for grid in self.grids
+        }
 
     @cached_property
     def tuning_runs(self) -> list[RunSpec]:
@@ -90,7 +96,7 @@ class Study:
     @cached_property
     def runs(self) -> tuple[PlannedRun, ...]:
         """Every run that the report shows, expanded and checked."""
-        return tuple(run for grid in self._grids for run in grid.runs)
+        return tuple(run for grid in self._checked for run in grid.runs)
 
     @cached_property
     def ranked_by(self) -> str:
@@ -117,38 +123,32 @@ class Study:
     @cached_property
     def searches(self) -> Mapping[str, Search]:
         """The searches for tuned hyper-parameters, by key; their runs are planned runs, too."""
-        return {key: search for grid in self._grids for key, search in grid.searches.items()}
+        return {key: search for grid in self._checked for key, search in grid.searches.items()}
 
     @property
     def tunes(self) -> dict[str, Tune]:
         """What each tuned method is tuned in, by its label; no run is planned for it."""
-        return {label: tune for grid in self._each.values() for label, tune in grid.tunes.items()}
+        return {label: tune for grid in self.grids for label, tune in grid.tunes.items()}
 
     @cached_property
-    def _each(self) -> dict[str, PanelGrid]:
-        return {
-            name: PanelGrid(name, panel, self.scale, self.path)
-            for name, panel in self.panels.items()
-        }
-
-    @cached_property
-    def _grids(self) -> list[PanelGrid]:
+    def _checked(self) -> tuple[PanelGrid, ...]:
         """The grids of all panels, checked against each other."""
-        for name, grid in self._each.items():
-            self._check_screened(name, grid, self._each)
-        return list(self._each.values())
+        grids = {grid.name: grid for grid in self.grids}
+        for grid in self.grids:
+            self._check_screened(grid, grids)
+        return self.grids
 
-    def _check_screened(self, name: str, grid: PanelGrid, grids: Mapping[str, PanelGrid]) -> None:
+    def _check_screened(self, grid: PanelGrid, grids: Mapping[str, PanelGrid]) -> None:
         """Refuse a panel that shares a seed with the one by whose results its methods are chosen.
 
         Runs with a seed that helped to choose a method would show it better than it is.
         """
-        rule = self.panels[name].screened_by
+        rule = grid.panel.screened_by
         if rule is None:
             return
-        key = f"panels.{name}.screened_by.panel"
-        if rule.panel not in grids or rule.panel == name:
-            raise unknown("panel", rule.panel, {*grids} - {name}, file=str(self.path), key=key)
+        key = f"panels.{grid.name}.screened_by.panel"
+        if rule.panel not in grids or rule.panel == grid.name:
+            raise unknown("panel", rule.panel, {*grids} - {grid.name}, file=str(self.path), key=key)
         both = sorted(grid.seeds & grids[rule.panel].seeds)
         if both:
             raise UserError(
@@ -178,13 +178,13 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
     grid = file if shared == path else parse(StudyFile, read_yaml(shared), file=str(shared))
     if not grid.panels:
         raise UserError(f"{path}: shares: {file.shares} has no panels of its own to share.")
-    panels = expand_panels(grid, shared_file(shared), shared)
     rules, at = Scale(), PAPER
     if scale is not None and grid.scales != "none":
         own = grid.scales.get(scale.stem, Scale())
         rules, at = extended(read_scale(scale), own), scale.stem
     if secure_noise:
         rules = replace(rules, privacy={**rules.privacy, "secure_noise": True})
+    grids = expand_panels(grid, shared_file(shared), shared, rules)
     for name in file.notes:
         if name not in beside.notes:
             raise unknown("note", name, beside.notes, file=str(path), key="notes")
@@ -194,25 +194,15 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
         path=path,
         title=file.title,
         description="\n\n".join([file.description, *(beside.notes[name] for name in file.notes)]),
-        panels={one.name: one.panel for one in panels},
-        titles=_titles(panels),
-        report=place_items(file.report, panels, path),
-        claims=place_claims(file.claims, panels, path),
+        grids=grids,
+        report=place_items(file.report, grids, path),
+        claims=place_claims(file.claims, grids, path),
         scale=rules,
         at=at,
         sources=tuple(one for one in (shared, *besides) if one != path and one.is_file()),
         core_minutes=file.core_minutes if at == PAPER else None,
         licence=file.licence,
     )
-
-
-def _titles(panels: Sequence[NamedPanel]) -> dict[str, str]:
-    """Return the title of each panel, with its name where another has the same title."""
-    counts = Counter(one.title for one in panels)
-    return {
-        one.name: one.title if counts[one.title] == 1 else f"{one.title} ({one.name})"
-        for one in panels
-    }
 
 
 def shared_file(path: Path) -> SharedFile:
