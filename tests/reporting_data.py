@@ -23,7 +23,7 @@ from clipnoise.studies.columns import (
     table,
     to_parquet,
 )
-from clipnoise.studies.items import PlacedItem, item_kinds
+from clipnoise.studies.items import item_kinds
 
 SEEDS = (1, 2, 3, 4, 5, 6)
 STEPS = (0, 40, 80, 120, 160, 200)
@@ -247,9 +247,11 @@ def item_data(
     **options: Any,
 ) -> ItemData:
     """Return what a table or figure of a kind is made from; `beside` is a published table."""
-    item = item_kinds()[kind](**options)
+    item: Any = item_kinds()[kind](panels=panels, **options)
     return ItemData(
-        placed=PlacedItem(item=item, panels=panels, titles=titles, others=others or {}),
+        item=item,
+        titles=titles or panels,
+        compared=others or {},
         every_run=runs,
         every_curve=runs if curves is None else curves,
         published=beside,

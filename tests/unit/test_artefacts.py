@@ -57,9 +57,9 @@ def test_every_part_of_an_artefact_has_runs_at_the_reduced_scales(name: str, sca
 def test_a_table_has_one_configuration_in_each_place(name: str) -> None:
     """Panels that a table shows together may have runs in common, but no other ones beside them."""
     study = load(name, "small")
-    for placed in (one for one in study.report if isinstance(one.item, ResultsTable)):
+    for item in (one for one in study.report if isinstance(one, ResultsTable)):
         shown: dict[tuple[object, ...], str] = {}
-        for run in (one for one in study.runs if one.panel in placed.panels):
+        for run in (one for one in study.runs if one.panel in item.named):
             spec = run.spec
             place = (run.dataset, run.model, spec.method.id, run.label, spec.budget_label)
             assert shown.setdefault((*place, spec.seed), spec.hash) == spec.hash, place

@@ -17,7 +17,6 @@ from clipnoise.report.published import printed_runs
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.report.statistics import chance_above, resolved
 from clipnoise.studies.columns import CURVE_COLUMNS, IDENTITY, RUN_COLUMNS
-from clipnoise.studies.items import PlacedItem
 from clipnoise.studies.study import Study, load_study
 
 PANEL = {
@@ -74,14 +73,14 @@ def verdicts(
         read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, runs)),
         read_curves(write_table(folder / "curves.parquet", CURVE_COLUMNS, curves or [])),
     )
-    printed = printed_runs(tables[0], beside(one, folder))
+    printed = printed_runs(tables[0], one.report, beside(one, folder))
     return claims_data(one.claims, *tables, printed, watermark)
 
 
-def beside(one: Study, folder: Path) -> dict[PlacedItem, Path]:
-    """Return the published table that the items of a study show, if there is one."""
+def beside(one: Study, folder: Path) -> dict[int, Path]:
+    """Return the published table that each item of a study shows, if there is one."""
     table = folder / "published" / "mine.csv"
-    return dict.fromkeys(one.report, table) if table.is_file() else {}
+    return dict.fromkeys(range(len(one.report)), table) if table.is_file() else {}
 
 
 def publish(folder: Path, *cells: tuple[str, str, float, float | None]) -> None:
@@ -451,7 +450,7 @@ def test_the_deviation_of_a_mean_over_places_is_that_of_independent_places(tmp_p
         *(("slow", at, 90, 0.4) for at in ("eps=1", "eps=8")),
     )
     runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows(values)))
-    printed = printed_runs(runs, beside(one, tmp_path))
+    printed = printed_runs(runs, one.report, beside(one, tmp_path))
     (found,) = in_print(one.claims[0], printed).found
     assert found.spread == pytest.approx(0.005 / np.sqrt(2))
 

@@ -219,8 +219,8 @@ def test_a_table_shows_the_published_numbers_that_it_names(tmp_path: Path) -> No
     assert not published_tables(load_study(study(tmp_path)), folder)
     one = load_study(study(tmp_path, report=[BESIDE]))
     (found,) = published_tables(one, folder).items()
-    assert found[1] == table
-    assert found[0].panel == "comparison"
+    assert found == (0, table)
+    assert one.report[0].panel == "comparison"
     runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, seeds(0.9)))
     curves = read_curves(write_table(tmp_path / "curves.parquet", CURVE_COLUMNS, []))
     (item,) = document(one, runs, curves, {}, folder).items

@@ -39,7 +39,7 @@ def test_the_runs_that_are_compared_differ_in_their_mechanism_alone(
         groups.setdefault(without(to_mapping(run.spec), *changed), set()).add(run.spec.hash)
     assert {len(hashes) for hashes in groups.values()} == {options}
     assert {run.spec.privacy.epsilon for run in loaded.runs if run.spec.privacy} == {1, 8}
-    assert "changes" in {placed.item.kind for placed in loaded.report}
+    assert "changes" in {item.kind for item in loaded.report}
 
 
 def test_noise_alone_differs_under_the_same_draw_of_turns() -> None:

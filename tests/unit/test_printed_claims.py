@@ -29,7 +29,8 @@ def printed(name: str) -> tuple[tuple[PlacedClaim, ...], pd.DataFrame]:
     study = load_study(STUDIES / f"{name}.yaml")
     if not study.claims:
         return (), pd.DataFrame()
-    return study.claims, printed_runs(planned_rows(study), published_tables(study, PUBLISHED))
+    tables = published_tables(study, PUBLISHED)
+    return study.claims, printed_runs(planned_rows(study), study.report, tables)
 
 
 def judged() -> Iterator[tuple[PlacedClaim, Printed, pd.DataFrame]]:

@@ -137,7 +137,7 @@ def test_a_table_is_printed_in_the_report_and_as_files(
     files = data.item.files(dataclasses.replace(data, watermark="not evidence"))
     assert files.keys() == {".csv", ".md", ".tex"}
     assert all("not evidence" in text for text in files.values())
-    assert data.placed.file
+    assert data.item.file
     empty = made_of(kind, tables[0][:0], tables[1][:0], **options)
     assert list(empty.item.blocks(empty))
 

@@ -15,6 +15,7 @@ from clipnoise.report.formats import ACCURACY, LOSS
 from clipnoise.report.items import TableItem
 from clipnoise.report.records import of_panels, read_runs
 from clipnoise.studies.columns import RUN_COLUMNS
+from clipnoise.studies.placement import titles_of
 from clipnoise.studies.study import load_study
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
@@ -22,11 +23,11 @@ STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
 
 def test_panels_that_are_shown_together_are_one_item_with_their_titles() -> None:
     study = load_study(STUDIES / "dp-adambc" / "fig9.yaml")
-    assert [(placed.item.kind, placed.panels) for placed in study.report] == [
+    assert [(item.kind, item.named) for item in study.report] == [
         ("curves", ("snli", "sst2")),
         ("table", ("snli", "sst2")),
     ]
-    assert study.report[0].titles == ("SNLI", "SST-2")
+    assert titles_of(study.report[0], study.grids) == ("SNLI", "SST-2")
 
 
 @pytest.mark.parametrize(

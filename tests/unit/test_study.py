@@ -20,6 +20,7 @@ from clipnoise.fields import parse
 from clipnoise.files import load_yaml
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import SHARED_FILE
+from clipnoise.studies.placement import compared
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.schema import schemas
 from clipnoise.studies.study import load_study
@@ -526,7 +527,7 @@ def test_a_sweep_makes_a_method_of_each_value_and_names_it_by_its_label(tmp_path
 
 
 def test_report_items_are_repeated_over_panels_and_options(tmp_path: Path) -> None:
-    items = [(i.item.kind, i.panel, i.title) for i in load_study(multiplied(tmp_path)).report]
+    items = [(i.kind, i.panel, i.title) for i in load_study(multiplied(tmp_path)).report]
     assert items == [
         ("table", "main", "Handwritten digits, as published"),
         ("table", "main-corrected", "Handwritten digits, corrected"),
@@ -542,8 +543,9 @@ def test_report_items_are_repeated_over_panels_and_options(tmp_path: Path) -> No
 
 def test_changes_compare_a_panel_with_another_option_of_its_axes(tmp_path: Path) -> None:
     changes = "kind: changes, against: {accounting: published}"
-    (item,) = load_study(multiplied(tmp_path, "kind: ablation", changes)).report[-1:]
-    assert (item.panel, item.others) == ("main-corrected", {"against": ("main",)})
+    study = load_study(multiplied(tmp_path, "kind: ablation", changes))
+    assert study.report[-1].panel == "main-corrected"
+    assert compared(study.report[-1], study.grids, study.path) == {"against": ("main",)}
     with pytest.raises(UserError, match=r"report.3.against: main has no panel with"):
         load_study(
             multiplied(tmp_path / "b", "kind: ablation", changes.replace("published", "none"))
@@ -554,8 +556,10 @@ def test_an_overview_has_a_column_for_each_change(tmp_path: Path) -> None:
     shown = "kind: overview, together: true, changes: {exact: {accounting: corrected}}"
     shown = f"{{{shown}, panels: [main], only: {{accounting: published}}}}"
     old = "{kind: ablation, panels: [main], only: {accounting: corrected}}"
-    (item,) = load_study(multiplied(tmp_path, old, shown)).report[-1:]
-    assert (item.panels, item.others) == (("main",), {"changes.exact": ("main-corrected",)})
+    study = load_study(multiplied(tmp_path, old, shown))
+    assert study.report[-1].named == ("main",)
+    expected = {"changes.exact": ("main-corrected",)}
+    assert compared(study.report[-1], study.grids, study.path) == expected
     with pytest.raises(UserError, match=r"report.3.changes.exact: main has no panel with"):
         load_study(multiplied(tmp_path / "b", old, shown.replace("corrected", "none")))
     with pytest.raises(UserError, match=r"report.3.changes: unknown key"):

@@ -61,7 +61,7 @@ def digest(study: Study) -> str:
         for search in study.searches.values()
     ]
     report = [
-        (one.item.kind, one.panel, getattr(one.item, "over", ""), getattr(one.item, "metric", None))
+        (one.kind, one.panel, getattr(one, "over", ""), getattr(one, "metric", None))
         for one in study.report
     ]
     unordered = [

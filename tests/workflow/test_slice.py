@@ -70,8 +70,8 @@ def covered(study: Study) -> set[tuple[str, str]]:
     found = {("family", spec.method.family()) for spec in specs}
     for spec in specs:
         found.add(("data", f"{spec.dataset.signature.kind}, {spec.dataset.signature.task_name}"))
-    found |= {("display", placed.item.kind) for placed in study.report}
-    found |= {("display", "published numbers") for placed in study.report if placed.item.published}
+    found |= {("display", item.kind) for item in study.report}
+    found |= {("display", "published numbers") for item in study.report if item.published}
     return found | ({("tuning", "by runs")} if study.searches else set())
 
 

@@ -61,7 +61,7 @@ def _judged(study: Study, published: Path) -> list[ClaimRow]:
     from clipnoise.report.claims import printed_data
     from clipnoise.report.published import printed_runs
 
-    printed = printed_runs(planned_rows(study), published_tables(study, published))
+    printed = printed_runs(planned_rows(study), study.report, published_tables(study, published))
     return printed_data(study.claims, printed)
 
 

@@ -37,18 +37,17 @@ def table(
     A panel's results are mean ± standard deviation over seeds, from whatever runs there are. Failed
     and missing runs are counted in it.
     """
-    from clipnoise.report.items import ItemData, TableItem
+    from clipnoise.report.items import TableItem, study_items
     from clipnoise.report.records import read_runs
 
     plan = load_study(study, scale)
-    tables = {placed.file: placed for placed in reversed(plan.report) if placed.file}
-    if panel not in tables:
-        raise unknown("table", panel, tables, file=str(study), key="report")
-    shown = tables[panel]
-    assert isinstance(shown.item, TableItem)
-    rows, watermark = read_runs(runs), plan.scale.watermark
-    data = ItemData(placed=shown, every_run=rows, every_curve=rows[:0], watermark=watermark)
-    for ending, text in shown.item.files(data).items():
+    tables = [item.file for item in plan.report]
+    if not panel or panel not in tables:
+        raise unknown("table", panel, {*tables} - {""}, file=str(study), key="report")
+    rows = read_runs(runs)
+    data = study_items(plan, rows, rows[:0])[tables.index(panel)]
+    assert isinstance(data.item, TableItem)
+    for ending, text in data.item.files(data).items():
         write_atomically(out.with_name(out.name + ending), text)
     print(f"{out}: .csv, .md and .tex")
 
@@ -66,26 +65,20 @@ def figure(
 
     It draws the runs that there are, and names in the figure those that are missing.
     """
-    from clipnoise.report.items import FigureItem, ItemData
+    from clipnoise.report.items import FigureItem, study_items
     from clipnoise.report.records import read_curves, read_runs
 
     plan = load_study(study, scale)
-    figures = [number for number, placed in enumerate(plan.report) if not placed.file]
+    figures = [number for number, one in enumerate(plan.report) if not one.file]
     if item not in figures:
         raise UserError(
             f"{study}: report: item {item} is not a figure. "
             f"Allowed: {', '.join(map(str, figures)) or 'none'}."
         )
-    shown = plan.report[item]
-    assert isinstance(shown.item, FigureItem)
-    data = ItemData(
-        placed=shown,
-        every_run=read_runs(runs),
-        every_curve=read_curves(curves),
-        watermark=plan.scale.watermark,
-    )
-    write_atomically(out, shown.item.svg(data))
-    print(f"{out}: {shown.item.kind} of {shown.panel}")
+    data = study_items(plan, read_runs(runs), read_curves(curves))[item]
+    assert isinstance(data.item, FigureItem)
+    write_atomically(out, data.item.svg(data))
+    print(f"{out}: {data.item.kind} of {data.item.panel}")
 
 
 @options.command()
@@ -111,7 +104,9 @@ def compare(
             f"{study}: no table of its report names published numbers. Add `published: NAME` to "
             f"one, for {published}/NAME.csv."
         )
-    compared = [compare_runs(rows, placed.panels, table) for placed, table in tables.items()]
+    compared = [
+        compare_runs(rows, plan.report[number].named, table) for number, table in tables.items()
+    ]
     write_atomically(out, to_csv(compared, plan.scale.watermark))
     pairs = [pair for comparison in compared for pair in comparison.pairs]
     measured = sum(pair.ours is not None and pair.ours.sample.n > 0 for pair in pairs)
@@ -199,7 +194,7 @@ def partial_report(
     import tempfile
 
     from clipnoise.report import publication
-    from clipnoise.report.items import FigureItem, ItemData
+    from clipnoise.report.items import FigureItem, study_items
     from clipnoise.report.pdf import build_report
     from clipnoise.report.records import collected, published_runs
     from clipnoise.studies.status import study_status
@@ -217,15 +212,9 @@ def partial_report(
             remark = f", {outdated} of them by code that has been edited since"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for number, placed in enumerate(plan.report):
-            if isinstance(placed.item, FigureItem):
-                data = ItemData(
-                    placed=placed,
-                    every_run=rows,
-                    every_curve=curves,
-                    watermark=plan.scale.watermark,
-                )
-                (folder / f"{number}.svg").write_bytes(placed.item.svg(data))
+        for number, data in enumerate(study_items(plan, rows, curves)):
+            if isinstance(data.item, FigureItem):
+                (folder / f"{number}.svg").write_bytes(data.item.svg(data))
         write_atomically(out, build_report(plan, rows, curves, folder, template, published))
     done = int((rows["status"] == "completed").sum())
     print(f"{out}: {done} of {len(rows)} planned runs completed{remark}")

@@ -19,7 +19,7 @@ from clipnoise.report.hyperparameters import (
     choices_data,
     configurations,
 )
-from clipnoise.report.items import ItemData
+from clipnoise.report.items import ItemData, study_items
 from clipnoise.report.kinds.table import ResultsTable
 from clipnoise.report.origin import digests
 from clipnoise.report.privacy import PrivacySection, headline, privacy_statement
@@ -110,16 +110,8 @@ def document(
     distinct = runs.drop_duplicates("hash")
     tried = candidates(study) if runs["configurations"].notna().any() else {}
     tables = published_tables(study, published)
-    shown = [
-        ItemData(
-            placed=placed,
-            every_run=runs,
-            every_curve=curves,
-            published=tables.get(placed),
-            image=image if (image := f"{number}.svg") in figures else None,
-        )
-        for number, placed in enumerate(study.report)
-    ]
+    printed = printed_runs(runs, study.report, tables)
+    shown = study_items(study, runs, curves, published=tables, images=figures)
     return Report(
         title=study.title,
         name=study.name,
@@ -130,9 +122,7 @@ def document(
         description=_paragraphs(study.description),
         grid=_grid(runs),
         privacy=privacy_statement(distinct),
-        claims=claims_data(
-            study.claims, runs, curves, printed_runs(runs, tables), study.scale.watermark
-        ),
+        claims=claims_data(study.claims, runs, curves, printed, study.scale.watermark),
         claim_note=CLAIM_NOTE,
         items=_results(shown),
         failures=_failures(runs),
@@ -146,8 +136,8 @@ def document(
 
 def _judged(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of the panels whose results a report has as a table; all if it has none."""
-    tables = [one for one in study.report if isinstance(one.item, ResultsTable)]
-    shown = {panel for one in tables for panel in one.panels}
+    tables = [item for item in study.report if isinstance(item, ResultsTable)]
+    shown = {panel for item in tables for panel in item.named}
     return runs[runs["panel"].isin(shown)] if shown else runs
 
 

@@ -8,7 +8,7 @@ libraries within functions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,14 @@ from clipnoise.report import export, records, tables
 from clipnoise.report.blocks import Block, FigureBlock, ListBlock, TableBlock
 from clipnoise.report.figures import canvas
 from clipnoise.report.formats import Metric
-from clipnoise.studies.items import PlacedItem, ReportItem
+from clipnoise.studies.items import ReportItem
+from clipnoise.studies.placement import compared, titles_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from clipnoise.studies.study import Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +33,18 @@ class ItemData:
     """What a table or figure is made from.
 
     Attributes:
-        placed: the item, and the panels that it shows.
+        item: the item, with the options of its kind and the panels that it shows.
+        titles: what tells these panels apart.
+        compared: the panels that these are compared with, by option.
         every_run, every_curve: those of the whole study, as from `records`.
         published: the published table that it stands beside; None without one.
         image: the file of its figure; None if it was not drawn.
         watermark: printed across it.
     """
 
-    placed: PlacedItem
+    item: FigureItem | TableItem
+    titles: tuple[str, ...]
+    compared: Mapping[str, tuple[str, ...]]
     every_run: pd.DataFrame
     every_curve: pd.DataFrame
     published: Path | None = None
@@ -45,25 +52,20 @@ class ItemData:
     watermark: str = ""
 
     @property
-    def item(self) -> FigureItem | TableItem:
-        """The item, with the options of its kind."""
-        return cast("FigureItem | TableItem", self.placed.item)
-
-    @property
     def title(self) -> str:
         """Its heading, or that of its kind and the panel's name."""
         heading = self.item.heading or self.item.kind.capitalize()
-        return self.placed.title or f"{heading}: {self.placed.panel}"
+        return self.item.title or f"{heading}: {self.item.panel}"
 
     @cached_property
     def runs(self) -> pd.DataFrame:
         """The runs that it shows, once each, under the name of its first panel."""
-        return records.of_panels(self.every_run, self.placed.panels)
+        return records.of_panels(self.every_run, self.item.named)
 
     @cached_property
     def curves(self) -> pd.DataFrame:
         """Their evaluations."""
-        return records.of_panels(self.every_curve, self.placed.panels)
+        return records.of_panels(self.every_curve, self.item.named)
 
     @cached_property
     def metric(self) -> Metric:
@@ -75,15 +77,48 @@ class ItemData:
         """The runs of the panels that it compares its own with, by option."""
         every = self.every_run
         return {
-            option: every[every["panel"].isin(panels)]
-            for option, panels in self.placed.others.items()
+            option: every[every["panel"].isin(panels)] for option, panels in self.compared.items()
         }
 
     @property
     def each(self) -> list[ItemData]:
         """The same for each of its panels alone."""
-        alone = (replace(self.placed, panels=(panel,)) for panel in self.placed.panels)
-        return [replace(self, placed=placed) for placed in alone]
+        pairs = zip(self.item.named, self.titles, strict=True)
+        return [
+            replace(self, item=replace(self.item, panels=name), titles=(title,))
+            for name, title in pairs
+        ]
+
+
+def study_items(
+    study: Study,
+    runs: pd.DataFrame,
+    curves: pd.DataFrame,
+    *,
+    published: Mapping[int, Path] | None = None,
+    images: Collection[str] = (),
+) -> list[ItemData]:
+    """Return what the tables and figures of a study's report are made from, in order.
+
+    Args:
+        study: with these items.
+        runs, curves: of the whole study, as from `records`.
+        published: the published tables that items stand beside, by the number of the item.
+        images: the drawn figures that there are, each `<number>.svg`.
+    """
+    return [
+        ItemData(
+            item=cast("FigureItem | TableItem", item),
+            titles=titles_of(item, study.grids),
+            compared=compared(item, study.grids, study.path),
+            every_run=runs,
+            every_curve=curves,
+            published=(published or {}).get(number),
+            image=image if (image := f"{number}.svg") in images else None,
+            watermark=study.scale.watermark,
+        )
+        for number, item in enumerate(study.report)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +138,14 @@ class FigureItem(ReportItem):
         """
         with canvas.look():
             if canvas.completed(data.runs, data.metric).empty:
-                panel = data.placed.panel
-                figure = canvas.blank(f"{panel}: no completed run (0/{len(data.runs)})")
+                figure = canvas.blank(f"{data.item.panel}: no completed run (0/{len(data.runs)})")
             else:
                 figure = self.draw(data)
             return canvas.to_svg(figure, data.watermark)
 
     def blocks(self, data: ItemData) -> Iterator[Block]:
         """Yield the drawn figure with its title and caption."""
-        yield FigureBlock(title=data.title, caption=data.placed.caption, image=data.image)
+        yield FigureBlock(title=data.title, caption=self.caption, image=data.image)
 
     def charts(self, data: ItemData) -> list[Any]:
         """Return the interactive charts of it that a web page has."""
@@ -132,9 +166,10 @@ class TableItem(ReportItem):
         """Yield the table."""
         yield self.block(data)
 
-    def file(self, panel: str) -> str:
-        """Return the file of the table, without its ending."""
-        return f"{panel}.{self.kind}"
+    @property
+    def file(self) -> str:
+        """The file of the table, without its ending."""
+        return f"{self.panel}.{self.kind}"
 
     def csv(self, data: ItemData) -> str:
         """Return the table as CSV."""

@@ -20,7 +20,7 @@ from jinja2 import Environment
 from clipnoise.report.baseline import baseline_of, cost_ratio
 from clipnoise.report.charts import with_intervals
 from clipnoise.report.formats import Metric, budget, named
-from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.report.items import FigureItem, ItemData, study_items
 from clipnoise.report.kinds.overview import OverviewTable
 from clipnoise.report.origin import digests
 from clipnoise.report.records import split
@@ -47,7 +47,7 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
         The same text for the same runs.
     """
     rows = settings(study, runs)
-    shown = [ItemData(placed=one, every_run=runs, every_curve=runs[:0]) for one in study.report]
+    shown = study_items(study, runs, runs[:0])
     table = rows.drop(columns="_method", errors="ignore").dropna(axis=1, how="all")
     charts = [
         {"title": title, "caption": caption, "specs": [one.to_dict() for one in drawn]}
@@ -191,7 +191,7 @@ def _charts(shown: Iterable[ItemData], rows: pd.DataFrame) -> Iterator[tuple[str
     """Yield title, caption and charts: those of the report's items, and that of all tasks."""
     for data in shown:
         if isinstance(data.item, FigureItem) and (drawn := data.item.charts(data)):
-            yield data.placed.title, data.placed.caption, drawn
+            yield data.item.title, data.item.caption, drawn
     yield (
         "Difference to DP-SGD on each task",
         "Paired over seeds, with 95% intervals. Choose a task and a budget below the chart.",

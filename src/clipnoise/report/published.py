@@ -42,7 +42,7 @@ from clipnoise.report.tables import (
     cost_grid,
     mark_notes,
 )
-from clipnoise.studies.items import PlacedItem
+from clipnoise.studies.items import ReportItem
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$")]
@@ -280,12 +280,15 @@ def _never_records(runs: pd.DataFrame, metric: Metric) -> bool:
     return bool(done and runs[metric.column].isna().all())
 
 
-def printed_runs(runs: pd.DataFrame, tables: Mapping[PlacedItem, Path]) -> pd.DataFrame:
+def printed_runs(
+    runs: pd.DataFrame, report: Sequence[ReportItem], tables: Mapping[int, Path]
+) -> pd.DataFrame:
     """Return what a paper prints of the configurations of a study, as one run of each.
 
     Args:
         runs: the planned runs of all panels; whether they have results does not matter.
-        tables: the published table that each report item shows.
+        report: the items of its report.
+        tables: the published tables that they show, by the number of the item.
 
     Returns:
         A row for each configuration, and for each best baseline of which no name is printed: its
@@ -298,10 +301,10 @@ def printed_runs(runs: pd.DataFrame, tables: Mapping[PlacedItem, Path]) -> pd.Da
     rows: dict[Configuration, dict[str, float]] = {}
     for (panel, *place), planned in split(runs, "panel", *PLACE):
         rows[panel, *place] = {"seeds": planned["seed"].nunique()}
-    for placed, table in tables.items():
+    for number, table in tables.items():
         cells = read_published(table)
         named = {(*cell.head, cell.variant) for cell in cells}
-        for panel in placed.panels:
+        for panel in report[number].named:
             here = [place for name, *place in map(tuple, rows) if name == panel]
             for cell in cells:
                 match = _printed_place(cell, {tuple(place) for place in here}, named)

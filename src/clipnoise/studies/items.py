@@ -26,8 +26,9 @@ FOLDER = "clipnoise.report.kinds"
 class ReportItem:
     """One table or figure of a report. Subclasses with a `kind` are the kinds that there are.
 
-    Titles and captions may hold `{panel}`, the title of the panel, and `{AXIS}`, the title of the
-    option that a panel has on an axis.
+    In a study file, titles and captions may hold `{panel}`, the title of the panel, and `{AXIS}`,
+    the title of the option that a panel has on an axis. In a `Study` they are filled in, and
+    `panels` are the full names of all panels that it shows.
 
     Attributes:
         panels: one or several, all by default; one with axes gives an item for each option.
@@ -82,8 +83,19 @@ class ReportItem:
             UserError: names what is missing.
         """
 
-    def file(self, panel: str) -> str:
-        """Return the file of a table, without its ending; nothing of a figure."""
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The panels that it names; none means all."""
+        return (self.panels,) if isinstance(self.panels, str) else self.panels
+
+    @property
+    def panel(self) -> str:
+        """The first of its panels, under whose name it shows them all."""
+        return self.named[0]
+
+    @property
+    def file(self) -> str:
+        """The file of a table, without its ending; nothing of a figure, whose file is a number."""
         return ""
 
     @property
@@ -104,35 +116,3 @@ def item_kinds() -> Mapping[str, type[ReportItem]]:
             place = f"{inspect.getfile(kind)}: class {kind.__name__}"
             raise UserError(f'{place}: it needs kind: Literal["{kind.id}"] = "{kind.id}".')
     return found
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PlacedItem:
-    """A table or figure with the panels that it shows.
-
-    Attributes:
-        item: its kind and options.
-        panels: the panels that it shows, by name.
-        titles: what titles call these panels, where they share one table or figure.
-        title: its heading, empty where the kind's is meant.
-        caption: what the reader should see.
-        others: the panels that these are compared with, in their order, by the option that names
-            them.
-    """
-
-    item: ReportItem
-    panels: tuple[str, ...]
-    titles: tuple[str, ...] = ()
-    title: str = ""
-    caption: str = ""
-    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def panel(self) -> str:
-        """The first of its panels, under whose name it shows them all."""
-        return self.panels[0]
-
-    @property
-    def file(self) -> str:
-        """The file of a table, without its ending; nothing of a figure, whose file is a number."""
-        return self.item.file(self.panel)

@@ -49,7 +49,7 @@ def confirmation(task: Study) -> Study:
     if own is not None and own.screened_by is None:
         return task
     _, named = screened_panels(task.path, CONFIRM)
-    shown = tuple(replace(placed, panels=(CONFIRM,)) for placed in task.report)
+    shown = tuple(replace(item, panels=(CONFIRM,)) for item in task.report)
     alone = replace(named, panel=replace(named.panel, screened_by=None), scale=task.scale)
     return replace(task, grids=(alone,), report=shown)
 

@@ -1,22 +1,22 @@
-"""Which panels each item of a study's report shows."""
+"""Which panels each item of a study's report shows, and which it compares these with."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.studies.grid import PanelGrid
-from clipnoise.studies.items import PlacedItem, ReportItem
+from clipnoise.studies.items import ReportItem
 from clipnoise.studies.panels import having
 
 
 def place_items(
     items: Sequence[ReportItem], panels: Sequence[PanelGrid], path: Path
-) -> tuple[PlacedItem, ...]:
-    """Return the items of a report, in order.
+) -> tuple[ReportItem, ...]:
+    """Return the items of a report, in order, each with the names of the panels that it shows.
 
     Raises:
         UserError: an item names a panel, an axis or an option that does not exist.
@@ -24,17 +24,16 @@ def place_items(
     return tuple(
         placed
         for number, item in enumerate(items)
-        for placed in _items(item, panels, path, f"report.{number}")
+        for placed in _placed(item, panels, path, f"report.{number}")
     )
 
 
-def _items(
+def _placed(
     item: ReportItem, panels: Sequence[PanelGrid], path: Path, key: str
-) -> Iterator[PlacedItem]:
+) -> Iterator[ReportItem]:
     families = dict.fromkeys(one.family for one in panels)
-    named = (item.panels,) if isinstance(item.panels, str) else item.panels or families
     shown: list[PanelGrid] = []
-    for family in named:
+    for family in item.named or families:
         if family not in families:
             raise UserError(
                 f"{path}: {key}: the report shows panel {family!r}, which is not among the panels "
@@ -49,38 +48,14 @@ def _items(
                 f"{path}: {key}: the panels that it shows together are ranked by different metrics "
                 f"({', '.join(ranked)}); give them one rank_by, or leave out together."
             )
-        placed = _placed(item, group, panels, path, key)
-        titles = _apart(group)
-        yield replace(placed, titles=titles) if item.together else placed
-
-
-def _apart(group: Sequence[PanelGrid]) -> tuple[str, ...]:
-    """Return what tells panels apart that are shown together: options where they are of one."""
-    titles = tuple(one.titles["panel"] for one in group)
-    if len(set(titles)) == len(group):
-        return titles
-    each = [{k: v for k, v in one.titles.items() if k != "panel"} for one in group]
-    options = tuple(", ".join(one.values()) for one in each)
-    return options if len(set(titles)) == 1 else tuple(one.title for one in group)
-
-
-def _placed(
-    item: ReportItem,
-    shown: Sequence[PanelGrid],
-    panels: Sequence[PanelGrid],
-    path: Path,
-    key: str,
-) -> PlacedItem:
-    return PlacedItem(
-        item=item,
-        panels=tuple(one.name for one in shown),
-        title=_filled(item.title, shown[0].titles, path, key),
-        caption=_filled(item.caption, shown[0].titles, path, key),
-        others={
-            option: _others(shown, options, panels, path, f"{key}.{option}")
-            for option, options in item.compared.items()
-        },
-    )
+        placed = replace(
+            item,
+            panels=tuple(one.name for one in group),
+            title=_filled(item.title, group[0].titles, path, key),
+            caption=_filled(item.caption, group[0].titles, path, key),
+        )
+        compared(placed, panels, path, key)  # are they there?
+        yield placed
 
 
 def _filled(text: str, titles: Mapping[str, str], path: Path, key: str) -> str:
@@ -91,19 +66,43 @@ def _filled(text: str, titles: Mapping[str, str], path: Path, key: str) -> str:
     return text
 
 
-def _others(
-    members: Sequence[PanelGrid],
-    options: Mapping[str, str],
-    panels: Sequence[PanelGrid],
-    path: Path,
-    key: str,
-) -> tuple[str, ...]:
-    """Return the names of the panels that differ from some in these options."""
-    names = {(one.family, tuple(sorted(one.options.items()))): one.name for one in panels}
-    found = []
-    for one in members:
-        place = (one.family, tuple(sorted({**one.options, **options}.items())))
-        if place not in names:
-            raise UserError(f"{path}: {key}: {one.family} has no panel with {dict(options)}.")
-        found.append(names[place])
-    return tuple(found)
+def titles_of(item: ReportItem, panels: Iterable[PanelGrid]) -> tuple[str, ...]:
+    """Return what tells the panels of an item apart; a panel that is shown alone has its name.
+
+    Panels that are shown together have their titles, or those of options where they are of one.
+    """
+    if not item.together:
+        return item.named
+    group = _shown(item, panels)
+    titles = tuple(one.titles["panel"] for one in group)
+    if len(set(titles)) == len(group):
+        return titles
+    each = [{k: v for k, v in one.titles.items() if k != "panel"} for one in group]
+    options = tuple(", ".join(one.values()) for one in each)
+    return options if len(set(titles)) == 1 else tuple(one.title for one in group)
+
+
+def compared(
+    item: ReportItem, panels: Iterable[PanelGrid], path: Path, key: str = "report"
+) -> dict[str, tuple[str, ...]]:
+    """Return the panels that those of an item are compared with, by the option that names them.
+
+    Raises:
+        UserError: one of its panels has none with these options beside it.
+    """
+    every = list(panels)
+    names = {(one.family, tuple(sorted(one.options.items()))): one.name for one in every}
+    found: dict[str, tuple[str, ...]] = {}
+    for option, options in item.compared.items():
+        for one in _shown(item, every):
+            place = (one.family, tuple(sorted({**one.options, **options}.items())))
+            if place not in names:
+                where = f"{path}: {key}.{option}"
+                raise UserError(f"{where}: {one.family} has no panel with {dict(options)}.")
+            found[option] = (*found.get(option, ()), names[place])
+    return found
+
+
+def _shown(item: ReportItem, panels: Iterable[PanelGrid]) -> list[PanelGrid]:
+    by_name = {one.name: one for one in panels}
+    return [by_name[name] for name in item.named]

@@ -342,7 +342,7 @@ class Plan:
         """Return the figures of a study's report; the name of a file is the number of its item."""
         every = enumerate(self.study(study).report)
         folder = f"{self.config.reports}/{study}/figures"
-        return [f"{folder}/{number}.svg" for number, placed in every if not placed.file]
+        return [f"{folder}/{number}.svg" for number, item in every if not item.file]
 
     def figure_labels(self, study: str, number: int) -> dict[str, str]:
         """Return what a figure shows, for the index of Snakemake's HTML report.
@@ -350,9 +350,9 @@ class Plan:
         The report writes labels into a script as they are, where `<` could end it, and braces are
         wildcards in them: both are replaced by what looks like them.
         """
-        placed = self.study(study).report[number]
-        title = (placed.title or placed.item.kind).translate(str.maketrans("<{}", "‹❴❵"))
-        return {"figure": title, "panel": placed.panel}
+        item = self.study(study).report[number]
+        title = (item.title or item.kind).translate(str.maketrans("<{}", "‹❴❵"))
+        return {"figure": title, "panel": item.panel}
 
     def reports(self) -> list[str]:
         """Return the PDF of every study that config.yaml names."""

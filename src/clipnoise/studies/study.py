@@ -17,7 +17,7 @@ from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.claims import PlacedClaim, place_claims
 from clipnoise.studies.file import SHARED_FILE, Panel, SharedFile, StudyFile
 from clipnoise.studies.grid import PanelGrid, PlannedRun
-from clipnoise.studies.items import PlacedItem
+from clipnoise.studies.items import ReportItem
 from clipnoise.studies.panels import expand_panels
 from clipnoise.studies.placement import place_items
 from clipnoise.studies.scale import PAPER, Scale, extended, read_scale
@@ -56,7 +56,7 @@ class Study:
     title: str
     description: str
     grids: tuple[PanelGrid, ...]
-    report: tuple[PlacedItem, ...]
+    report: tuple[ReportItem, ...]
     claims: tuple[PlacedClaim, ...]
     scale: Scale
     at: str
@@ -243,14 +243,14 @@ def studies_of_papers(folder: Path) -> list[str]:
     return [name for name in names_below(folder, IN_A_PAPER) if Path(name).parent.name != LEAGUE]
 
 
-def published_tables(study: Study, folder: Path = PUBLISHED) -> Mapping[PlacedItem, Path]:
-    """Return the report items that show published numbers, and the CSV that each reads.
+def published_tables(study: Study, folder: Path = PUBLISHED) -> Mapping[int, Path]:
+    """Return the CSV of each report item that shows published numbers, by the item's number.
 
     Raises:
         UserError: an item names a table that is not in the folder of published tables.
     """
-    names = {placed: placed.item.published for placed in study.report}
-    return {placed: _table(study, name, folder) for placed, name in names.items() if name}
+    names = {number: item.published for number, item in enumerate(study.report)}
+    return {number: _table(study, name, folder) for number, name in names.items() if name}
 
 
 def _table(study: Study, name: str, folder: Path) -> Path:

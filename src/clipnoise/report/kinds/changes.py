@@ -46,7 +46,7 @@ class ChangesFigure(FigureItem):
 
     def blocks(self, data: ItemData) -> Iterator[Block]:
         """Yield the figure below a sentence that says what each method gains."""
-        caption = " ".join(filter(None, [data.placed.caption, self._sentence(data)]))
+        caption = " ".join(filter(None, [self.caption, self._sentence(data)]))
         yield FigureBlock(title=data.title, caption=caption, image=data.image)
 
     def draw(self, data: ItemData) -> Figure:

@@ -38,7 +38,7 @@ class Curves(FigureItem):
         shown = [METRICS[name] for name in names] or [data.metric]
         if self.along == "epsilon":
             return lines.draw(data.runs, data.curves, data.metric, shown[0], "epsilon_spent")
-        if len(data.placed.panels) > 1 or len(shown) > 1:
+        if len(self.named) > 1 or len(shown) > 1:
             return _panels(data, [METRICS[name] for name in names])
         return lines.draw(data.runs, data.curves, data.metric, shown[0])
 
@@ -48,11 +48,11 @@ def _panels(data: ItemData, metrics: Sequence[Metric]) -> Figure:
 
     A panel with several budgets shows its last. Panels of the same methods share a legend.
     """
-    panels, titles = data.each, data.placed.titles or data.placed.panels
+    panels = data.each
     metrics = metrics or [panels[0].metric]
     subplots = [
         (panel, title, metric)
-        for panel, title in zip(panels, titles, strict=True)
+        for panel, title in zip(panels, data.titles, strict=True)
         for metric in metrics
     ]
     columns = len(metrics) if len(metrics) > 1 else min(2, len(panels))

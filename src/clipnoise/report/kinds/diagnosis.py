@@ -56,7 +56,7 @@ class Diagnosis(FigureItem):
         said = [
             f"{'' if alone else f'{title}: '}{_sentences(runs, data)}" for title, runs in places
         ]
-        caption = " ".join(filter(None, [data.placed.caption, *said]))
+        caption = " ".join(filter(None, [self.caption, *said]))
         yield FigureBlock(title=data.title, caption=caption, image=data.image)
         heads = ("run", "changed", "claim", data.metric.heading, "gain")
         table = [(title, *row) for title, runs in places for row in _rows(runs, data)]
@@ -71,7 +71,7 @@ class Diagnosis(FigureItem):
 
 def _places(data: ItemData) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield each method at each budget with its runs, whose labels say what was changed."""
-    titles = dict(zip(data.placed.panels, data.placed.titles or data.placed.panels, strict=True))
+    titles = dict(zip(data.item.named, data.titles, strict=True))
     runs = data.every_run[data.every_run["panel"].isin(titles)]
     asked = runs["budget"].str.partition(",")[0]
     changed = runs.assign(label=runs["panel"].map(titles), called=runs["label"], asked=asked)

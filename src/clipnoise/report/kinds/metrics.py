@@ -31,17 +31,18 @@ class MetricsTable(TableItem):
     kind: Literal["metrics"] = "metrics"
     by: Literal["class", "group"] | None = None
 
-    def file(self, panel: str) -> str:
-        """Return the file of the table; one by class or by group has a name of its own."""
-        return f"{panel}.{FILES.get(self.by or '', self.kind)}"
+    @property
+    def file(self) -> str:
+        """The file of the table; one by class or by group has a name of its own."""
+        return f"{self.panel}.{FILES.get(self.by or '', self.kind)}"
 
     def block(self, data: ItemData) -> ListBlock:
         """Return a row for each method and budget, or one for each of its classes or groups."""
         if self.by is None:
             return _metrics(data)
-        title = data.placed.title or f"By {self.by}: {data.placed.panel}"
+        title = self.title or f"By {self.by}: {self.panel}"
         made = confusion.by_class if self.by == "class" else confusion.by_group
-        return made(data.runs, title, data.placed.caption)
+        return made(data.runs, title, self.caption)
 
 
 def _metrics(data: ItemData) -> ListBlock:
@@ -50,7 +51,7 @@ def _metrics(data: ItemData) -> ListBlock:
     shown = [one for one in every if data.runs[one.column].notna().any()]
     return ListBlock(
         title=data.title,
-        caption=data.placed.caption,
+        caption=data.item.caption,
         heads=[*PLACE, *(f"{one.heading} {'↑' if one.sign > 0 else '↓'}" for one in shown)],
         align="l" * len(PLACE) + "r" * len(shown),
         rows=[

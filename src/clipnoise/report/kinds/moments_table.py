@@ -27,8 +27,8 @@ class MomentsTable(TableItem):
         """Return the table: a row per configuration and quantity."""
         configurations = diagnostics.diagnosed(data.runs)
         return ListBlock(
-            title=data.placed.title or data.placed.panel,
-            caption=data.placed.caption,
+            title=self.title or self.panel,
+            caption=self.caption,
             heads=HEADS,
             align="ll" + "r" * len(STATISTICS),
             rows=[row for configuration in configurations for row in _rows(configuration)]

@@ -210,7 +210,7 @@ def build_overview(data: ItemData) -> Overview:
             columns[TIME, "time"] = _time(rows, level)
         lines.append(Line(method, label, tables.claimed(rows, metric), columns))
     tasks = len(shown[["dataset", "model"]].drop_duplicates())
-    return Overview(data.title, data.placed.caption, metric, tasks, tuple(lines))
+    return Overview(data.title, data.item.caption, metric, tasks, tuple(lines))
 
 
 def _time(rows: pd.DataFrame, level: pd.DataFrame) -> OverTasks:

@@ -45,25 +45,25 @@ class ResultsTable(TableItem):
         if self.side_by_side and not (self.together and self.published):
             raise ValueError("`side_by_side` needs `published`, and panels that are `together`")
 
-    def file(self, panel: str) -> str:
-        """Return the file of the panel's results."""
-        return panel
+    @property
+    def file(self) -> str:
+        """The file of the panel's results."""
+        return self.panel
 
     def block(self, data: ItemData) -> TableBlock:
         """Return the results; with a published table what it prints, too."""
         if data.published is None:
-            table = tables.build_table(data.runs, data.placed.panel, costs=self.costs)
-            return replace(table.block, title=data.title, caption=data.placed.caption)
+            table = tables.build_table(data.runs, self.panel, costs=self.costs)
+            return replace(table.block, title=data.title, caption=self.caption)
         if self.side_by_side:
             return _side_by_side(data, data.published)
-        compared = published.compare(data.every_run, data.placed.panels, data.published)
+        compared = published.compare(data.every_run, self.named, data.published)
         block = published.comparison_block(compared, costs=self.costs)
-        title = data.placed.title or data.placed.panel
-        return replace(block, title=title, caption=data.placed.caption)
+        return replace(block, title=self.title or self.panel, caption=self.caption)
 
     def csv(self, data: ItemData) -> str:
         """Return the results with all digits, a line for each cell."""
-        return to_csv(tables.build_table(data.runs, data.placed.panel), data.watermark)
+        return to_csv(tables.build_table(data.runs, self.panel), data.watermark)
 
 
 def to_csv(table: Table, watermark: str = "") -> str:
@@ -92,7 +92,7 @@ def to_csv(table: Table, watermark: str = "") -> str:
 
 def _side_by_side(data: ItemData, table: Path) -> TableBlock:
     """Return the results of several panels beside each other, with what is printed of them."""
-    compared = [published.compare(data.every_run, (panel,), table) for panel in data.placed.panels]
+    compared = [published.compare(data.every_run, (panel,), table) for panel in data.item.named]
     found = [replace(one, pairs=tuple(p for p in one.pairs if p.ours)) for one in compared]
     made = [
         next(published.by_metric(one), tables.build_table(one.runs, one.panel)) for one in found
@@ -107,9 +107,9 @@ def _side_by_side(data: ItemData, table: Path) -> TableBlock:
     if lost:
         notes.append(f"{count(len(lost), 'published cell')} without a run.")
     return TableBlock(
-        title=data.placed.title,
-        caption=data.placed.caption,
-        grids=[_joined(data.placed.titles, made)],
+        title=data.item.title,
+        caption=data.item.caption,
+        grids=[_joined(data.titles, made)],
         notes=list(dict.fromkeys(notes)),
     )
 
