@@ -15,7 +15,7 @@ from clipnoise.cli.claims import planned_rows
 from clipnoise.cli.program import run
 from clipnoise.report.claims import Printed, comparisons, deciding, in_print
 from clipnoise.report.published import printed_runs
-from clipnoise.studies.claims import PlacedClaim
+from clipnoise.studies.file import PaperClaim
 from clipnoise.studies.study import load_study, names_below, published_tables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ DRAWS = 200
 
 
 @cache
-def printed(name: str) -> tuple[tuple[PlacedClaim, ...], pd.DataFrame]:
+def printed(name: str) -> tuple[tuple[tuple[PaperClaim, ...], ...], pd.DataFrame]:
     """Return the claims of a study, and what its paper prints."""
     study = load_study(STUDIES / f"{name}.yaml")
     if not study.claims:
@@ -33,22 +33,22 @@ def printed(name: str) -> tuple[tuple[PlacedClaim, ...], pd.DataFrame]:
     return study.claims, printed_runs(planned_rows(study), study.report, tables)
 
 
-def judged() -> Iterator[tuple[PlacedClaim, Printed, pd.DataFrame]]:
+def judged() -> Iterator[tuple[tuple[PaperClaim, ...], Printed, pd.DataFrame]]:
     """Yield every claim of a paper of which the paper prints numbers."""
     for name in names_below(STUDIES, "*/*.yaml"):
         claims, frame = printed(name)
-        for placed in claims:
-            paper = in_print(placed, frame)
+        for claim in claims:
+            paper = in_print(claim, frame)
             if paper.found:
-                yield placed, paper, frame
+                yield claim, paper, frame
 
 
 @pytest.mark.long
 def test_the_numbers_of_a_paper_contradict_only_the_claims_that_say_so() -> None:
     wrong = [
-        f"{placed.claim.text} {paper.say()}"
-        for placed, paper, _ in judged()
-        if (paper.verdict != "holds") != bool(placed.claim.contradicted)
+        f"{claim[0].text} {paper.say()}"
+        for claim, paper, _ in judged()
+        if (paper.verdict != "holds") != bool(claim[0].contradicted)
     ]
     assert not wrong
 
@@ -57,8 +57,8 @@ def test_the_numbers_of_a_paper_contradict_only_the_claims_that_say_so() -> None
 def test_no_claim_says_that_it_is_contradicted_where_nothing_is_printed() -> None:
     for name in names_below(STUDIES, "*/*.yaml"):
         claims, frame = printed(name)
-        for placed in claims:
-            assert in_print(placed, frame).found or not placed.claim.contradicted
+        for claim in claims:
+            assert in_print(claim, frame).found or not claim[0].contradicted
 
 
 def drawn(frame: pd.DataFrame, metric: str, generator: np.random.Generator) -> pd.DataFrame:
@@ -72,13 +72,13 @@ def drawn(frame: pd.DataFrame, metric: str, generator: np.random.Generator) -> p
     return runs.drop(columns="seeds").assign(**values)
 
 
-def share_that_holds(placed: PlacedClaim, paper: Printed, frame: pd.DataFrame) -> float:
+def share_that_holds(claim: tuple[PaperClaim, ...], paper: Printed, frame: pd.DataFrame) -> float:
     """Return in what share of replications the claim holds."""
     generator = np.random.default_rng(0)
     compared = [
         pair
-        for one in placed.contrasts
-        for pair in ((one.panel, one.method), *((one.than_panel, label) for label in one.than))
+        for one in claim
+        for pair in ((one.panels[0], one.method), *((one.than_panel, label) for label in one.than))
     ]
     mine = pd.concat(
         frame[(frame["panel"] == panel) & (frame["label"] == label)]
@@ -87,7 +87,7 @@ def share_that_holds(placed: PlacedClaim, paper: Printed, frame: pd.DataFrame) -
     holds = 0
     for _ in range(DRAWS):
         runs = drawn(mine, paper.found[0].metric.column, generator)
-        found = deciding(comparisons(placed, runs), paper.bounds)
+        found = deciding(comparisons(claim, runs), paper.bounds)
         holds += all(one.verdict(paper.bounds) == "holds" for one in found)
     return holds / DRAWS
 
@@ -95,11 +95,11 @@ def share_that_holds(placed: PlacedClaim, paper: Printed, frame: pd.DataFrame) -
 @pytest.mark.long
 def test_replications_show_that_a_claim_holds_where_its_seeds_are_said_to_resolve_it() -> None:
     resolved, others = {}, {}
-    for placed, paper, frame in judged():
+    for claim, paper, frame in judged():
         if paper.verdict == "holds" and not any(np.isnan(one.spread) for one in paper.found):
             said = paper.needed is not None and paper.needed <= paper.seeds
             shares = resolved if said else others
-            shares[placed.claim.text] = share_that_holds(placed, paper, frame)
+            shares[claim[0].text] = share_that_holds(claim, paper, frame)
     assert len(resolved) > 5
     assert len(others) > 5
     assert {text: share for text, share in resolved.items() if share < 0.8} == {}

@@ -38,7 +38,7 @@ def paper_pages(studies: Path, published: Path) -> dict[str, str]:
 def _claims(studies: Path) -> Iterator[tuple[str, str, str]]:
     """Yield artefact, text and source of every claim."""
     for name in studies_of_papers(studies):
-        for claim in (placed.claim for placed in load_study(studies / f"{name}.yaml").claims):
+        for claim, *_ in load_study(studies / f"{name}.yaml").claims:
             against = claim.contradicted and f" Contradicted by the paper: {claim.contradicted}"
             yield name, claim.text + against, claim.source
     for name, kind in experiments().items():

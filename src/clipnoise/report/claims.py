@@ -23,7 +23,6 @@ from clipnoise.report.statistics import (
     sample,
 )
 from clipnoise.report.tables import choose_metric
-from clipnoise.studies.claims import Contrast, PlacedClaim
 from clipnoise.studies.file import PaperClaim
 
 Answer = Literal["holds", "does not hold", "cannot be told"]
@@ -201,7 +200,7 @@ class ClaimRow:
 
 
 def claims_data(
-    claims: Iterable[PlacedClaim],
+    claims: Iterable[Sequence[PaperClaim]],
     runs: pd.DataFrame,
     curves: pd.DataFrame,
     printed: pd.DataFrame,
@@ -210,32 +209,32 @@ def claims_data(
     """Return every claim of a study with its verdict.
 
     Args:
-        claims: of the study.
+        claims: of the study, each as one of each of its panels.
         runs, curves: as `read_runs` and `read_curves` return them.
         printed: what the paper prints, as `printed_runs` returns it.
         watermark: where there is one, no verdict is given.
     """
     every = _with_curves(runs, curves)
     rows = []
-    for placed in claims:
-        claim, paper = placed.claim, in_print(placed, printed)
-        found = deciding(comparisons(placed, every), paper.bounds)
-        rows.append(_row(claim, paper, found, watermark))
+    for claim in claims:
+        paper = in_print(claim, printed)
+        found = deciding(comparisons(claim, every), paper.bounds)
+        rows.append(_row(claim[0], paper, found, watermark))
     return rows
 
 
-def printed_data(claims: Iterable[PlacedClaim], printed: pd.DataFrame) -> list[ClaimRow]:
+def printed_data(claims: Iterable[Sequence[PaperClaim]], printed: pd.DataFrame) -> list[ClaimRow]:
     """Return every claim of a study as `claims_data` does, judged by the printed numbers alone.
 
     Args:
-        claims: of the study.
+        claims: of the study, each as one of each of its panels.
         printed: what the paper prints, as `printed_runs` returns it.
     """
     rows = []
-    for placed in claims:
-        paper = in_print(placed, printed)
-        found = deciding(paper.found or comparisons(placed, printed), paper.bounds)
-        row = _row(placed.claim, paper, found, "")
+    for claim in claims:
+        paper = in_print(claim, printed)
+        found = deciding(paper.found or comparisons(claim, printed), paper.bounds)
+        row = _row(claim[0], paper, found, "")
         rows.append(row if paper.found else replace(row, verdict=NOT_PRINTED))
     return rows
 
@@ -260,18 +259,17 @@ def _size(bounds: Bounds, metric: Metric) -> str:
     return f"{high} or less" if math.isinf(bounds[0]) else " to ".join(dict.fromkeys((low, high)))
 
 
-def in_print(placed: PlacedClaim, printed: pd.DataFrame) -> Printed:
+def in_print(claim: Sequence[PaperClaim], printed: pd.DataFrame) -> Printed:
     """Hold a claim against the paper's own numbers, as `printed_runs` returns them."""
-    every = comparisons(placed, printed)
+    every = comparisons(claim, printed)
     found = tuple(one for one in every if not one.lost)
-    claim = placed.claim
-    ends = len(found) * sum(map(math.isfinite, claim.bounds))
+    ends = len(found) * sum(map(math.isfinite, claim[0].bounds))
     margin = math.inf
     if found and not any(math.isnan(one.spread) for one in found):
         # Each end of each interval is missed by so little that all of them together are found.
         spread, seeds = max(one.spread for one in found), min(one.seeds for one in found)
         margin = resolved(spread, seeds, 1 - (1 - CHANCE) / ends)
-    return Printed(found, len(every) - len(found), claim.widened(margin))
+    return Printed(found, len(every) - len(found), claim[0].widened(margin))
 
 
 def claim_row(
@@ -331,10 +329,15 @@ def _with_curves(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(**{name: runs["hash"].map(values) for name, values in columns.items()})
 
 
-def comparisons(placed: PlacedClaim, runs: pd.DataFrame) -> list[Found]:
-    """Return what was found in each place against each competitor, or of the mean over places."""
-    claim = placed.claim
-    every = [found for one in placed.contrasts for found in _against_each(one, claim, runs)]
+def comparisons(claims: Sequence[PaperClaim], runs: pd.DataFrame) -> list[Found]:
+    """Return what was found in each place against each competitor, or of the mean over places.
+
+    Args:
+        claims: one claim, of each of its panels.
+        runs: of the study, or what a paper prints of them.
+    """
+    claim = claims[0]
+    every = [found for one in claims for found in _against_each(one, runs)]
     if not every:
         return [Found("", claim.method, _metric(claim, runs), {}, "no such run")]
     if claim.over == "each":
@@ -389,15 +392,16 @@ class _Reading:
     seeds: int = 0
 
 
-def _against_each(contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame) -> Iterator[Found]:
+def _against_each(claim: PaperClaim, runs: pd.DataFrame) -> Iterator[Found]:
     """Yield what was found in each place: against each competitor, or the best of them."""
-    here, beside = (where(runs, panel=name) for name in (contrast.panel, contrast.than_panel))
+    (panel,) = claim.panels
+    here, beside = (where(runs, panel=name) for name in (panel, claim.than_panel or panel))
     metric = _metric(claim, here)
-    ours = _readings(where(here, label=contrast.method), claim, metric, claim.datasets)
+    ours = _readings(where(here, label=claim.method), claim, metric, claim.datasets)
     there = (claim.than_dataset,) if claim.than_dataset else claim.datasets
     theirs = {
         label: _readings(where(beside, label=label), claim, metric, there)
-        for label in (BEST, *contrast.than)
+        for label in (BEST, *claim.than)
     }
     best = theirs.pop(BEST)
     if claim.against == "best" and best:
@@ -405,15 +409,15 @@ def _against_each(contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame) -> 
     for at, method in ours.items():
         dataset, model, text = at
         # A panel is often named for its dataset.
-        place = ", ".join(dict.fromkeys([contrast.panel, dataset, model, budget(text)]))
+        place = ", ".join(dict.fromkeys([panel, dataset, model, budget(text)]))
         if not theirs:
-            yield _compared(place, contrast.method, method, None, metric)
+            yield _compared(place, claim.method, method, None, metric)
         at_theirs = (claim.than_dataset or dataset, model, text)
         on = f" on {claim.than_dataset}" if claim.than_dataset else ""
         found = ((f"{label}{on}", _beside(at_theirs, each)) for label, each in theirs.items())
         others = {label: other for label, other in found if other is not None}
         for label, other in _chosen(others, claim, metric):
-            yield _compared(place, f"{contrast.method} − {label}", method, other, metric)
+            yield _compared(place, f"{claim.method} − {label}", method, other, metric)
 
 
 def _beside(at: Place, others: Mapping[Place, _Reading]) -> _Reading | None:

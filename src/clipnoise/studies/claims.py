@@ -1,9 +1,9 @@
-"""Which configurations of a study each of its claims compares."""
+"""Which panels and methods of a study each of its claims is about."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from clipnoise.errors import UserError, unknown
@@ -13,47 +13,26 @@ from clipnoise.studies.grid import PanelGrid
 from clipnoise.studies.panels import having
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """One method of a panel beside those that it is claimed to be better than.
-
-    Attributes:
-        panel, method: the name of the panel, and the label of the method.
-        than_panel, than: the panel of the others, and their labels.
-    """
-
-    panel: str
-    method: str
-    than_panel: str
-    than: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class PlacedClaim:
-    """A claim, and what of the study it is about: one contrast for each of its panels."""
-
-    claim: PaperClaim
-    contrasts: tuple[Contrast, ...]
-
-
 def place_claims(
     claims: Sequence[PaperClaim], panels: Sequence[PanelGrid], path: Path
-) -> tuple[PlacedClaim, ...]:
-    """Find the panels and methods that the claims of a study file name.
+) -> tuple[tuple[PaperClaim, ...], ...]:
+    """Return each claim of a study file as one of each of its panels, with their full names.
+
+    Methods have their labels, and `than_panel` the panel of `than` also where it is the same.
 
     Raises:
         UserError: a claim names a panel, option, method, dataset, model or ε that its panels do
             not have.
     """
     return tuple(
-        PlacedClaim(claim, tuple(_contrasts(claim, panels, path, f"claims.{number}")))
+        tuple(_placed(claim, panels, path, f"claims.{number}"))
         for number, claim in enumerate(claims)
     )
 
 
-def _contrasts(
+def _placed(
     claim: PaperClaim, panels: Sequence[PanelGrid], path: Path, key: str
-) -> Iterator[Contrast]:
+) -> Iterator[PaperClaim]:
     families = dict.fromkeys(one.family for one in panels)
     for name in (*claim.panels, *filter(None, [claim.than_panel])):
         if name not in families:
@@ -67,8 +46,9 @@ def _contrasts(
         _require("dataset", claim.than_dataset, datasets, path, f"{key}.than_dataset")
     for one, other in pairs:
         method = _label(claim.method, one, path, f"{key}.method")
-        than = (_label(name, other, path, f"{key}.than") for name in claim.than)
-        yield Contrast(one.name, method, other.name, tuple(than))
+        than = tuple(_label(name, other, path, f"{key}.than") for name in claim.than)
+        beside = other.name if than else ""
+        yield replace(claim, panels=(one.name,), method=method, than=than, than_panel=beside)
 
 
 def _beside(

@@ -14,8 +14,8 @@ from clipnoise.fields import parse
 from clipnoise.files import inside, read_yaml
 from clipnoise.run.choice import in_words, tuned_values
 from clipnoise.run.spec import RunSpec, to_mapping
-from clipnoise.studies.claims import PlacedClaim, place_claims
-from clipnoise.studies.file import SHARED_FILE, Panel, SharedFile, StudyFile
+from clipnoise.studies.claims import place_claims
+from clipnoise.studies.file import SHARED_FILE, Panel, PaperClaim, SharedFile, StudyFile
 from clipnoise.studies.grid import PanelGrid, PlannedRun
 from clipnoise.studies.items import ReportItem
 from clipnoise.studies.panels import expand_panels
@@ -42,7 +42,7 @@ class Study:
             lines.
         grids: its panels, with their runs, in order.
         report: what the report shows, in order.
-        claims: what the paper says of these results, and which of them it means.
+        claims: what the paper says of these results: each claim of each of its panels.
         scale: how much smaller it is made.
         at: the name of that scale.
         sources: the other files that it was read from: its folder's, and a study whose panels it
@@ -57,7 +57,7 @@ class Study:
     description: str
     grids: tuple[PanelGrid, ...]
     report: tuple[ReportItem, ...]
-    claims: tuple[PlacedClaim, ...]
+    claims: tuple[tuple[PaperClaim, ...], ...]
     scale: Scale
     at: str
     sources: tuple[Path, ...]
