@@ -101,15 +101,6 @@ def test_every_candidate_of_a_grid_is_tried_about_equally_often() -> None:
     assert max(counts) - min(counts) <= 1
 
 
-def test_a_choice_made_at_one_budget_serves_runs_at_others(tmp_path: Path) -> None:
-    here = load(tmp_path, TRIALS, epsilons=[3], models=["logistic"])
-    there = load(tmp_path, {**TRIALS, "at": 3}, epsilons=[1, 8], models=["logistic"])
-    (search,) = there.searches.values()
-    assert list(here.searches) == [search.key]
-    assert {run.spec.budget_label for run in there.runs} == {"eps=1", "eps=8"}
-    assert {run.spec.tuning.key for run in there.runs if run.spec.tuning} == {search.key}
-
-
 def test_specs_of_older_versions_are_read_unless_they_multiply_what_was_chosen(
     tmp_path: Path,
 ) -> None:
@@ -181,12 +172,8 @@ def test_an_override_may_tune_over_another_grid(tmp_path: Path) -> None:
         ({**TUNE, "charge": "included"}, "charge: included needs the law of a drawn number"),
         ({**REPEATED, "seeds": [11, 12]}, "seeds: give a multiple of 3, the number of searches; 2"),
         ({**REPEATED, "searches": 2, "seeds": [11, 12]}, "panels.one.seeds: give a multiple of 2"),
-        ({**DRAWN, "at": 3}, "at: not where the number of trials is drawn"),
+        ({**TUNE, "at": 3}, r"tune\.at: it is gone; write per: \[dataset, model\]"),
         ({**DRAWN, "grid": {"steps": [5, 9]}}, "steps: not where the number of trials is drawn"),
-        (
-            {"grid": {"learning_rate": [1], "steps": [5, 9]}, "seeds": [11], "at": 3},
-            "at: not where steps",
-        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

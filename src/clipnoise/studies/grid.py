@@ -69,12 +69,6 @@ class Setting:
     tune: Tune | None
     places: Mapping[str, str]
 
-    @property
-    def searched(self) -> Setting:
-        """The setting whose runs make its choice: at another ε, if its `tune` says so."""
-        at = None if self.tune is None else self.tune.at
-        return self if at is None or self.epsilon is None else replace(self, epsilon=at)
-
     def shares(self, other: Setting, axes: tuple[str, ...]) -> bool:
         """Return whether both belong to one method of a panel and agree on some axes."""
         return self.number == other.number and all(
@@ -248,11 +242,10 @@ class PanelGrid:
             labels = setting.label, setting.dataset.label, setting.model.label
             for number, seeds in enumerate(self._dealt(tune)):
                 if tune is not None:
-                    searched = setting.searched
-                    axes = (str(getattr(searched, axis)) for axis in tune.per)
+                    axes = (str(getattr(setting, axis)) for axis in tune.per)
                     place = (setting.number, number, *axes)
                     if place not in searches:
-                        searches[place] = self._search(searched, tune, number)
+                        searches[place] = self._search(setting, tune, number)
                     search = searches[place]
                     by_key[search.key] = search
                     spec = replace(spec, tuning=search.tuning)
@@ -342,10 +335,7 @@ class PanelGrid:
 
     def _search(self, setting: Setting, tune: Tune, search: int) -> Search:
         """Plan the runs of a search that tune a setting and those that share its choice."""
-        sharing: list[Setting] = []
-        for other in (one.searched for one in self._settings):
-            if other.shares(setting, tune.per) and other not in sharing:
-                sharing.append(other)
+        sharing = [other for other in self._settings if other.shares(setting, tune.per)]
         if any(other.tune != tune for other in sharing):
             raise UserError(
                 f"{self.path}: {setting.places['method']}.tune: settings that share a choice must "

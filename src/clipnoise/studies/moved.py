@@ -17,6 +17,7 @@ ITEM_KINDS = {
     "noise-bias": "kind: moments, show: noise-bias",
     "published": "kind: table, published: NAME, the study's name or another table's",
 }
+TUNE_KEYS = {"at": "per: [dataset, model], for one choice at all ε, by the mean over them"}
 CLAIM_KEYS = {"at_least": "between: [LOW, null]", "at_most": "between: [null, HIGH]"}
 
 

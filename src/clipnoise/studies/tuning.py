@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, model_validator
 
 from clipnoise.core.schedule import each_candidate
 from clipnoise.data.measures import ValidationMetric
@@ -26,6 +26,7 @@ from clipnoise.run.choice import Choice, Spent, Tried, tuned_values
 from clipnoise.run.results import Summary
 from clipnoise.run.spec import TRAINING, RunSpec, Tuning
 from clipnoise.seeds import derive
+from clipnoise.studies.moved import TUNE_KEYS, refuse_moved
 
 Axis = Literal["dataset", "model", "epsilon"]
 Charge = Literal["nothing", "composition", "selection", "included"]
@@ -66,7 +67,6 @@ class Tune:
             random.
         metric: its mean over seeds is compared; by default that of `rank_by`.
         per: axes along which choices are made separately.
-        at: the ε of the choice, for runs at any ε.
         charge: the ε of the search: none, that of publishing all of its runs, or only the best of a
             random number; or included, so that σ is calibrated for an ε that covers the choice
             among a drawn number of trials, too.
@@ -81,8 +81,12 @@ class Tune:
     searches: Count | None = None
     metric: ValidationMetric | None = None
     per: tuple[Axis, ...] = AXES
-    at: Positive | None = None
     charge: Charge = "nothing"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_moved(cls, values: Any) -> Any:
+        return refuse_moved(values, TUNE_KEYS, {})
 
     def __post_init__(self) -> None:
         if not self.parameters or not all(self.grid.values()):
@@ -98,9 +102,6 @@ class Tune:
             of_each = [_within(one)[1] for one in alternatives(ends)]
             if name in self.grid or not of_each or not all(map(_ascending, of_each)):
                 raise ValueError(f"ranges.{name}: give a smallest and a largest value, and no grid")
-        fixed = sorted({*TRAINING} & {*self.parameters})
-        if fixed and self.at:
-            raise ValueError(f"at: not where {fixed[0]}, and with it the noise, is tuned")
         if not self.seeds:
             raise ValueError("seeds: give at least one")
         self.require_dealt(self.seeds, "seeds")
@@ -118,7 +119,7 @@ class Tune:
             raise ValueError("seeds: give one, from which a drawn number of trials follows")
         if {*self.per} != {*AXES}:
             raise ValueError("per: must be every axis where the number of trials is drawn")
-        unfit = [name for name in TRAINING if name in self.parameters] + ["at"] * bool(self.at)
+        unfit = [name for name in TRAINING if name in self.parameters]
         if unfit:
             raise ValueError(
                 f"{unfit[0]}: not where the number of trials is drawn, because every trial must "
