@@ -17,8 +17,6 @@ from clipnoise.report.hyperparameters import (
     CHOICE,
     SHARED,
     UNCHARGED,
-    FurtherSettings,
-    LabelSettings,
     configurations,
 )
 from clipnoise.report.records import read_runs
@@ -41,9 +39,10 @@ def runs(folder: Path, **changes: Any) -> pd.DataFrame:
 
 def said(frame: pd.DataFrame) -> str:
     """Return what the section says about the tuned method."""
-    (group,) = (one for one in configurations(frame, {}).groups if one.label == "dp-sgd")
-    assert group.rows == []  # one place, so nothing differs between places
-    return str(group.settings)
+    rows = [row for row in configurations(frame, {}).rows if row[0] != "sgd"]
+    ((label, where, settings),) = rows  # one place, so nothing differs between places
+    assert (label, where) == ("dp-sgd", "")
+    return settings
 
 
 def test_a_tuned_value_is_marked_and_stands_with_what_was_tried(tmp_path: Path) -> None:
@@ -54,8 +53,8 @@ def test_a_tuned_value_is_marked_and_stands_with_what_was_tried(tmp_path: Path) 
     )
     assert configurations(frame, {}).notes == [CHOICE, CHARGED["composition"], SHARED]
     tried = dict.fromkeys(frame["hash"], "learning_rate [0.5, 2]")
-    (group, _) = configurations(frame, tried).groups
-    assert "tried 12 in 36 runs: learning_rate [0.5, 2]" in group.settings
+    (tuned, _) = configurations(frame, tried).rows
+    assert "tried 12 in 36 runs: learning_rate [0.5, 2]" in tuned[2]
 
 
 def test_what_every_search_tried_is_said_once(tmp_path: Path) -> None:
@@ -64,13 +63,10 @@ def test_what_every_search_tried_is_said_once(tmp_path: Path) -> None:
     given = read_runs(write_table(tmp_path / "given.parquet", RUN_COLUMNS, [run_row(**options)]))
     tuned = runs(tmp_path)
     tried = dict.fromkeys(tuned["hash"], "learning_rate [0.5, 2]")
-    (group, _) = configurations(pd.concat([tuned, given]), tried).groups
-    assert group.settings == "tried 12 in 36 runs: learning_rate [0.5, 2]"
-    assert [row.where for row in group.rows] == [
-        ["comparison (ε = 1)"],
-        ["comparison (ε = 8)"],
-    ]
-    assert not any("tried" in row.settings for row in group.rows)
+    (first, *rows, _) = configurations(pd.concat([tuned, given]), tried).rows
+    assert first == ("dp-sgd", "", "tried 12 in 36 runs: learning_rate [0.5, 2]")
+    assert [where for _, where, _ in rows] == ["comparison (ε = 1)", "comparison (ε = 8)"]
+    assert not any("tried" in settings for *_, settings in rows)
 
 
 def test_an_option_with_a_kind_says_its_kind_first() -> None:
@@ -112,7 +108,7 @@ def test_a_pending_choice_is_reported(tmp_path: Path) -> None:
 def test_a_study_without_tuning_has_no_notes_on_it(tmp_path: Path) -> None:
     frame = runs(tmp_path)
     section = configurations(frame[frame["method"] == "sgd"], {})
-    assert [group.label for group in section.groups] == ["sgd"]
+    assert [label for label, *_ in section.rows] == ["sgd"]
     assert section.notes == []
 
 
@@ -131,15 +127,10 @@ def test_what_differs_between_places_is_said_once_for_all_places_where_it_holds(
         for seed in (1, 2)
     ]
     frame = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
-    assert configurations(frame, {}).groups == [
-        LabelSettings(
-            label="dp-sgd",
-            settings="clip_norm 0.5",
-            rows=[
-                FurtherSettings(["a (ε = 1)"], "learning_rate 1"),
-                FurtherSettings(["a (ε = 8)", "b"], "learning_rate 2"),
-            ],
-        )
+    assert configurations(frame, {}).rows == [
+        ("dp-sgd", "", "clip_norm 0.5"),
+        ("", "a (ε = 1)", "learning_rate 1"),
+        ("", "a (ε = 8); b", "learning_rate 2"),
     ]
 
 

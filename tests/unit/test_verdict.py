@@ -279,17 +279,16 @@ def test_the_choice_of_a_method_that_is_not_compared_does_not_count(tmp_path: Pa
 
 
 def test_a_choice_stands_beside_the_next_best_with_both_scores(tmp_path: Path) -> None:
-    section = choices_data(frame(tmp_path, {"dp-sgd": BASE}, **tuned((0.9, 0.89), [])))
-    table = section.table
+    table = choices_data(frame(tmp_path, {"dp-sgd": BASE}, **tuned((0.9, 0.89), [])))
     (row,) = table.rows
     assert row[5:] == [
         *("learning_rate 1", "90.00", "learning_rate 3", "89.00", "4", "2", "180", "tied")
     ]
-    assert not any("WARNING" in note for note in section.notes)
+    assert not any("WARNING" in note for note in table.notes)
     edge = choices_data(frame(tmp_path, {"dp-sgd": BASE}, **tuned((0.9, 0.8), ["clip_norm"])))
     assert edge.notes[0].startswith("WARNING: 1 of 1 choice at an edge of the grid")
-    assert edge.table.rows[0][-1] == "at an edge of clip_norm"
-    assert choices_data(frame(tmp_path, {"dp-sgd": BASE})).table.rows == []
+    assert edge.rows[0][-1] == "at an edge of clip_norm"
+    assert choices_data(frame(tmp_path, {"dp-sgd": BASE})).rows == []
 
 
 def test_many_choices_are_counted(tmp_path: Path) -> None:
@@ -298,7 +297,7 @@ def test_many_choices_are_counted(tmp_path: Path) -> None:
         for number in range(40)
     ]
     runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
-    table = choices_data(runs).table
+    table = choices_data(runs)
     heads = ["method", "choices", "clear", "tied", "at an edge", "not made yet", "median lead"]
     assert table.heads == heads
     assert table.rows == [["dp-sgd", "40", "10", "30", "0", "0", "1.00"]]
@@ -311,7 +310,7 @@ def test_the_choice_of_each_of_repeated_searches_is_a_choice(tmp_path: Path) -> 
         for again in range(2)
     ]
     runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
-    rows_shown = choices_data(runs).table.rows
+    rows_shown = choices_data(runs).rows
     assert [(row[0], row[-1]) for row in rows_shown] == [
         ("ε = 1, search 1", "clear"),
         ("ε = 1, search 2", "tied"),

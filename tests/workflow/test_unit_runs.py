@@ -15,6 +15,7 @@ import yaml
 from clipnoise.cli import main
 from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.clipping import clipped_sum
+from clipnoise.report.blocks import TextBlock
 from clipnoise.report.privacy import privacy_statement
 from clipnoise.report.records import collected
 from clipnoise.report.tables import build_table
@@ -122,7 +123,8 @@ def test_the_report_names_the_doubt_and_the_unit(
     study: Study, folder: Path, summaries: dict[str, list[dict[str, Any]]]
 ) -> None:
     runs, _ = collected(study, folder / "results")
-    words = " ".join(one.paragraphs[0] for one in privacy_statement(runs).statements)
+    said = (one for one in privacy_statement(runs) if isinstance(one, TextBlock))
+    words = " ".join(one.paragraphs[0] for one in said)
     assert "one example can move the clipped mean of a micro-batch of 4 by twice" in words
     assert "under add-remove-user adjacency" in words
     assert set(runs["unit"]) == {"example", "user"}

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from clipnoise.report.blocks import Block, ListBlock, TableBlock
+from clipnoise.report.blocks import Block, ListBlock, TableBlock, TextBlock
 from clipnoise.report.claims import CLAIM_NOTE, ClaimRow, claims_data
 from clipnoise.report.formats import VALUES, budget, compact, count, ranges, significant
 from clipnoise.report.hyperparameters import (
     SPREAD,
-    ChoicesSection,
-    ConfigurationsSection,
     candidates,
     choices_data,
     configurations,
@@ -22,7 +20,7 @@ from clipnoise.report.hyperparameters import (
 from clipnoise.report.items import ItemData, study_items
 from clipnoise.report.kinds.table import ResultsTable
 from clipnoise.report.origin import digests
-from clipnoise.report.privacy import PrivacySection, headline, privacy_statement
+from clipnoise.report.privacy import headline, privacy_statement
 from clipnoise.report.published import printed_runs
 from clipnoise.report.records import STATUSES, split
 from clipnoise.report.tables import TEST
@@ -84,11 +82,11 @@ class Report:
     claims: list[ClaimRow]
     claim_note: str
     grid: ListBlock
-    privacy: PrivacySection
+    privacy: list[TextBlock | ListBlock]
     failures: ListBlock
     reading: tuple[str, ...]
-    configurations: ConfigurationsSection
-    choices: ChoicesSection
+    configurations: ListBlock
+    choices: ListBlock
     provenance: list[list[str]]
     open_settings: list[dict[str, str]]
 

@@ -6,7 +6,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pandas as pd
 
@@ -14,6 +14,7 @@ from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import (
     ACCURACY,
     DASH,
+    VALUES,
     budget,
     compact,
     count,
@@ -88,39 +89,18 @@ def _tried(search: Search, tune: Tune) -> str:
     return ", ".join(f"{name} [{values}]" for name, values in tried.items() if values)
 
 
-@dataclass(frozen=True)
-class FurtherSettings:
-    """Settings of a label, and the places where they hold."""
-
-    where: list[str]
-    settings: str
-
-
-@dataclass(frozen=True)
-class LabelSettings:
-    """The settings of a label: those that hold wherever it ran, and further ones by place."""
-
-    label: str
-    settings: str
-    rows: list[FurtherSettings]
-
-
-@dataclass(frozen=True)
-class ConfigurationsSection:
-    """The hyper-parameters of every method and label, and notes on how they were chosen."""
-
-    groups: list[LabelSettings]
-    notes: list[str]
-
-
-def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> ConfigurationsSection:
+def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> ListBlock:
     """Return the hyper-parameters of every method and label, and what tuning tried and chose.
 
     Args:
         runs: of all panels.
         tried: what `candidates` returned.
+
+    Returns:
+        Of each label a row with what holds wherever it ran, and then a row for each further set of
+        values, with the places where these hold.
     """
-    groups = []
+    rows = []
     place = ("panel", "dataset", "model", "budget")
     for (label, method), every in split(runs, "label", "method"):
         cells = [
@@ -128,15 +108,11 @@ def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> Configuratio
             for key, cell in split(every, *place, "hyperparameters", "tuned")
         ]
         common = _common([values for _, values in cells])
-        rows = list(_rows(cells, common))
-        groups.append(
-            LabelSettings(
-                label=label if label == method else f"{label} ({method})",
-                settings=named(common),
-                rows=rows if len(rows) > 1 else [],
-            )
-        )
-    return ConfigurationsSection(groups, _notes(runs))
+        further = list(_rows(cells, common))
+        rows.append((label if label == method else f"{label} ({method})", "", named(common)))
+        rows += further if len(further) > 1 else []
+    heads = ("method", "where", "settings")
+    return ListBlock(title="", heads=heads, align="lll", rows=rows, notes=_notes(runs))
 
 
 def _common(cells: list[Settings]) -> Settings:
@@ -180,8 +156,8 @@ def _settings(cell: pd.DataFrame, tried: Mapping[str, str]) -> Settings:
 
 def _rows(
     cells: list[tuple[tuple[str, ...], Settings]], common: Settings
-) -> Iterator[FurtherSettings]:
-    """Yield the settings of a label that are not the same everywhere, with their places."""
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the settings of a label that are not the same everywhere, behind their places."""
     further = [
         (*place, tuple(f"{name} {value}" for name, value in values.items() if name not in common))
         for place, values in cells
@@ -196,7 +172,7 @@ def _rows(
         ]
         where.setdefault(words, []).append(f"{panel} ({'; '.join(scope)})" if scope else panel)
     for words, places in where.items():
-        yield FurtherSettings(places, ", ".join(words))
+        yield "", VALUES.join(places), ", ".join(words)
 
 
 def _notes(runs: pd.DataFrame) -> list[str]:
@@ -253,16 +229,8 @@ def clarity(cell: pd.DataFrame) -> tuple[str, ...]:
     return tuple(doubts) or (CLEAR,)
 
 
-@dataclass(frozen=True)
-class ChoicesSection:
-    """What tuning chose, and notes on it; the table has no rows where nothing is tuned."""
-
-    table: ListBlock
-    notes: list[str]
-
-
-def choices_data(runs: pd.DataFrame) -> ChoicesSection:
-    """Return what tuning chose, beside the next best.
+def choices_data(runs: pd.DataFrame) -> ListBlock:
+    """Return what tuning chose, beside the next best; no row where nothing is tuned.
 
     Of more than `MOST` choices the table counts, by method, how many were clear.
     """
@@ -274,9 +242,9 @@ def choices_data(runs: pd.DataFrame) -> ChoicesSection:
     warning = f"WARNING: {edges} of {count(len(cells), 'choice')} at an edge of the grid: {BEYOND}"
     notes = [*([warning] if edges else []), *([SCORES] if cells else [])]
     if len(cells) > MOST:
-        return ChoicesSection(_counted(cells), [*notes, EVERY])
+        return replace(_counted(cells), notes=[*notes, EVERY])
     rows = [_row(*cell) for cell in cells]
-    return ChoicesSection(compact(HEADS, rows, implied=IMPLIED), notes)
+    return replace(compact(HEADS, rows, implied=IMPLIED), notes=notes)
 
 
 def _made(cell: pd.DataFrame) -> FoundChoice | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pandas as pd
@@ -57,6 +57,11 @@ EXACT = (
     "μ is that of Gaussian differential privacy, and exact: a run is as hard to attack as one "
     "Gaussian release with σ = 1/μ."
 )
+SYMBOLS = (
+    "σ: noise multiplier. q: sampling rate. T: steps. n: private training examples. ε covers one "
+    "training run at fixed hyper-parameters; choosing them is not included. Test results are "
+    "measured on examples outside the training set, which the statement does not protect."
+)
 SECURE = "Noise and batches came from a cryptographic source and cannot be reproduced."
 HEADS = {"guarantee": "Guarantee", "nominal": "Nominal ε, no guarantee"}
 NAMES = {
@@ -80,22 +85,12 @@ def headline(runs: pd.DataFrame) -> str:
     return "no private run" if claims else "no result yet"
 
 
-@dataclass(frozen=True)
-class PrivacySection:
-    """What is guaranteed.
+def privacy_statement(runs: pd.DataFrame) -> list[TextBlock | ListBlock]:
+    """Return what is guaranteed of some runs, of which each is given once, and the numbers of it.
 
-    Attributes:
-        statements: a sentence or more each; they have numbers where several are about private
-            runs, and what several share is said once.
-        numbers: those behind them.
+    What is said has numbers where several statements are about private runs, and what several share
+    is said once.
     """
-
-    statements: list[TextBlock]
-    numbers: ListBlock
-
-
-def privacy_statement(runs: pd.DataFrame) -> PrivacySection:
-    """Return what is guaranteed of some runs, of which each is given once."""
     finished = runs[runs["claim"] != ""]
     private = list(finished[finished["claim"] != NON_PRIVATE].groupby(GROUPING, sort=True))
     statements: list[TextBlock] = []
@@ -133,7 +128,8 @@ def privacy_statement(runs: pd.DataFrame) -> PrivacySection:
     if unfinished:
         text = f"{count(unfinished, 'planned run')} without a result: nothing is claimed for them."
         statements.append(TextBlock("No claim.", [text]))
-    return PrivacySection(statements, compact(HEADINGS, rows, (1,), numbers=11))
+    behind = compact(HEADINGS, rows, (1,), numbers=11)
+    return [*statements, *([replace(behind, notes=[SYMBOLS])] if rows else [])]
 
 
 def _gaussian(bounds: Sequence[PrivacyProfile]) -> Iterator[str]:
