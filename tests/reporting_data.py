@@ -251,9 +251,9 @@ def item_data(
     return ItemData(
         item=item,
         titles=titles or panels,
-        compared=others or {},
         every_run=runs,
         every_curve=runs if curves is None else curves,
+        others={name: runs[runs["panel"].isin(other)] for name, other in (others or {}).items()},
         published=beside,
     )
 

@@ -35,8 +35,8 @@ class ItemData:
     Attributes:
         item: the item, with the options of its kind and the panels that it shows.
         titles: what tells these panels apart.
-        compared: the panels that these are compared with, by option.
         every_run, every_curve: those of the whole study, as from `records`.
+        others: the runs of the panels that it compares its own with, by option.
         published: the published table that it stands beside; None without one.
         image: the file of its figure; None if it was not drawn.
         watermark: printed across it.
@@ -44,9 +44,9 @@ class ItemData:
 
     item: FigureItem | TableItem
     titles: tuple[str, ...]
-    compared: Mapping[str, tuple[str, ...]]
     every_run: pd.DataFrame
     every_curve: pd.DataFrame
+    others: Mapping[str, pd.DataFrame]
     published: Path | None = None
     image: str | None = None
     watermark: str = ""
@@ -71,14 +71,6 @@ class ItemData:
     def metric(self) -> Metric:
         """What its runs are compared by."""
         return tables.choose_metric(self.runs)
-
-    @cached_property
-    def others(self) -> Mapping[str, pd.DataFrame]:
-        """The runs of the panels that it compares its own with, by option."""
-        every = self.every_run
-        return {
-            option: every[every["panel"].isin(panels)] for option, panels in self.compared.items()
-        }
 
     @property
     def each(self) -> list[ItemData]:
@@ -110,9 +102,12 @@ def study_items(
         ItemData(
             item=cast("FigureItem | TableItem", item),
             titles=titles_of(item, study.grids),
-            compared=compared(item, study.grids, study.path),
             every_run=runs,
             every_curve=curves,
+            others={
+                option: runs[runs["panel"].isin(panels)]
+                for option, panels in compared(item, study.grids, study.path).items()
+            },
             published=(published or {}).get(number),
             image=image if (image := f"{number}.svg") in images else None,
             watermark=study.scale.watermark,

@@ -18,7 +18,7 @@ def place_claims(
 ) -> tuple[tuple[PaperClaim, ...], ...]:
     """Return each claim of a study file as one of each of its panels, with their full names.
 
-    Methods have their labels, and `than_panel` the panel of `than` also where it is the same.
+    Methods have their labels, and where a claim has `than`, `than_panel` says where that is.
 
     Raises:
         UserError: a claim names a panel, option, method, dataset, model or ε that its panels do
