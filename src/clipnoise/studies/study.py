@@ -175,16 +175,16 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
     file, beside = parse(StudyFile, read_yaml(path), file=str(path)), shared_file(path)
     folder = next((parent for parent in path.parents if parent.name == "studies"), path.parent)
     shared = _study_file(file.shares, folder, "shares") if file.shares else path
-    grid = file if shared == path else parse(StudyFile, read_yaml(shared), file=str(shared))
-    if not grid.panels:
+    source = file if shared == path else parse(StudyFile, read_yaml(shared), file=str(shared))
+    if not source.panels:
         raise UserError(f"{path}: shares: {file.shares} has no panels of its own to share.")
     rules, at = Scale(), PAPER
-    if scale is not None and grid.scales != "none":
-        own = grid.scales.get(scale.stem, Scale())
+    if scale is not None and source.scales != "none":
+        own = source.scales.get(scale.stem, Scale())
         rules, at = extended(read_scale(scale), own), scale.stem
     if secure_noise:
         rules = replace(rules, privacy={**rules.privacy, "secure_noise": True})
-    grids = expand_panels(grid, shared_file(shared), shared, rules)
+    grids = expand_panels(source, shared_file(shared), shared, rules)
     for name in file.notes:
         if name not in beside.notes:
             raise unknown("note", name, beside.notes, file=str(path), key="notes")
