@@ -186,12 +186,16 @@ SOURCES = {
     "from typing import get_type_hints\n": "line 1: it runs code",
     "class A:\n    x: 'int' = 1\n": "line 2: it declares a field with a type that is not plain",
     "T = 'i' + 'nt'\nclass A:\n    x: T = 1\n": "line 3: it declares a field with a type",
+    "int = 'i' + 'nt'\nclass A:\n    x: int = 1\n": "line 3: it declares a field with a type",
+    "def f(int):\n    class A:\n        x: int = 1\n": "line 3: it declares a field with a type",
     "class A:\n    x: chr(1) = 1\n": "line 2: it declares a field with a type",
     "A = type('A', (), {})\n": "line 1: it makes a class at run time",
 }
 PLAIN = """
 from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt
+from numpy import array, linalg
+from torch import trace
 import torch
 
 Rate = Annotated[float, Gt(0)]

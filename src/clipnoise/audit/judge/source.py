@@ -1,8 +1,8 @@
 """The source of a judged file, read without running it for ways to find out where it runs.
 
-The other checks run the method where it can reach nothing private, and demand the same results.
-They see through a method only if it behaves the same wherever it runs. So a file must not be able
-to tell the difference.
+The one threat met here is a file that asks where it runs. The other checks run the method where it
+can reach nothing private, and demand the same results, so nothing that a method does wherever it
+runs can hide from them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 import builtins
 import pkgutil
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import cache
 from importlib import import_module
@@ -24,10 +25,10 @@ from clipnoise.errors import UserError
 # What a file may import: none of these tells where it runs.
 ALLOWED = """
     __future__ abc annotated_types collections collections.abc dataclasses enum fractions functools
-    itertools math numbers numpy statistics torch torch.fft torch.linalg torch.nn
-    torch.nn.functional torch.special typing typing_extensions clipnoise.core.method
-    clipnoise.core.query clipnoise.core.state clipnoise.data.side_information clipnoise.errors
-    clipnoise.fields clipnoise.privacy.queries
+    itertools math numbers numpy numpy.fft numpy.linalg statistics torch torch.fft torch.functional
+    torch.linalg torch.nn torch.nn.functional torch.special typing typing_extensions
+    clipnoise.core.method clipnoise.core.query clipnoise.core.state clipnoise.data.side_information
+    clipnoise.errors clipnoise.fields clipnoise.privacy.queries
 """
 # Importing one of these refutes the file, even from a module that is allowed. The judgement names
 # all other imports as modules that were not read.
@@ -56,6 +57,7 @@ REASONS = {
 WHY = {name: why for why, names in REASONS.items() for name in names.split()}
 # Any other name with underscores around it may lead to frames, globals or the file itself.
 PLAIN = ("__all__", "__class__", "__doc__", "__init__", "__name__", "__post_init__")
+STARRED = "clipnoise.methods.base"  # all names of this module may be imported at once
 BOUNDED = ("OwnClipRule", "OwnNoise")  # whatever derives from them, the suite bounds what it does
 
 
@@ -87,122 +89,137 @@ def read_source(text: str, file: Path = Path()) -> tuple[list[str], list[str]]:
         UserError: it has a kind of clip rule or noise.
     """
     tree = ast.parse(text)
-    problems, unread = [], set()
-    for node in ast.walk(tree):
-        for module, name in _imports(node):
-            line: int = node.lineno  # type: ignore[attr-defined]
-            if name in BOUNDED:
-                raise UserError(
-                    f"{file}:{line}: clip rules and kinds of noise are not judged, because the "
-                    "suite bounds what they do. Put them into a file of their own, and judge the "
-                    "method."
-                )
-            if _allowed(module) or name.startswith("_") or {module.split(".")[0], name} & REFUSED:
-                problems.append((line, f"imports {module}{name and f', {name}'}"))
-            else:
-                unread.add(module)
-    fields, own = hyper_parameters(tree), _own(tree)
-    problems += [*_unreadable_types(tree), *_made_types(tree)]
-    problems += [
-        found
-        for node in ast.walk(tree)
-        if not _is_field(node, fields)
-        for found in _words(node, own)
-    ]
+    bound = _bound(tree)
+    problems, unread = [*_names(tree, bound), *_types(tree, bound)], set()
+    for line, module, name in _imports(tree):
+        if name in BOUNDED:
+            raise UserError(
+                f"{file}:{line}: clip rules and kinds of noise are not judged, because the suite "
+                "bounds what they do. Put them into a file of their own, and judge the method."
+            )
+        if _allowed(module) or name.startswith("_") or {module.split(".")[0], name} & REFUSED:
+            problems.append((line, f"imports {module}{name and f', {name}'}"))
+        else:
+            unread.add(module)
     said = dict.fromkeys(f"line {line}: it {what}" for line, what in sorted(problems))
     return list(said), sorted(unread)
 
 
-@cache
-def _leading() -> Collection[str]:
-    """Return the attributes by which what a file may import leads to modules that it may not."""
-    found, allowed = {*LEADING.split()}, {"linalg", *dir(Tensor), *dir(dict)}
-    for place in ALLOWED.split():
-        module = import_module(place)
-        members = {name: value for name, value in vars(module).items() if name[0] != "_"}
-        found |= {
-            name
-            for name, value in members.items()
-            if isinstance(value, ModuleType) and not _allowed(value.__name__)
-        }
-        names = [one.name for one in pkgutil.iter_modules(getattr(module, "__path__", ()))]
-        found |= {name for name in names if not _allowed(f"{place}.{name}")}
-        allowed |= {name for name in members if _allowed(f"{place}.{name}")}
-    return found - allowed
+def _bound(tree: ast.Module) -> Counter[str]:
+    """Return how often a file gives each name to something of its own, imports aside."""
+    bound: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | (ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.ExceptHandler(name=str(name))
+            ):
+                bound[name] += 1
+    return bound
+
+
+# What a file imports
 
 
 def _allowed(module: str) -> bool:
     return module in ALLOWED.split() or f"{module}.".startswith("clipnoise.methods.")
 
 
-def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield what no file may simply import: a module and a name, empty where all of it is."""
-    if isinstance(node, ast.Import):
-        yield from ((alias.name, "") for alias in node.names if not _allowed(alias.name))
-    elif isinstance(node, ast.ImportFrom):
-        module = "." * node.level + (node.module or "")
-        for alias in node.names:
-            whole = alias.name == "*" and module != "clipnoise.methods.base"
-            leads = alias.name in sys.stdlib_module_names or alias.name in _leading()
-            plain = not (whole or leads or alias.name[0] == "_")
-            if not _allowed(f"{module}.{alias.name}") and not (_allowed(module) and plain):
-                yield module, alias.name
+def _leads(value: object) -> bool:
+    return isinstance(value, ModuleType) and not _allowed(value.__name__)
 
 
-def hyper_parameters(tree: ast.Module) -> set[str]:
-    """Return the names that classes declare with a type: a hyper-parameter may have any name."""
-    bodies = (node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    return {
-        each.target.id
-        for body in bodies
-        for each in body
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-    }
+def _imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield what no file may simply import: its line, a module, and a name or "" for all of it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, one.name, "") for one in node.names if not _allowed(one.name))
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            for alias in node.names:
+                if not _allowed(f"{module}.{alias.name}") and not _plain(module, alias.name):
+                    yield node.lineno, module, alias.name
 
 
-def _is_field(node: ast.AST, fields: set[str]) -> bool:
-    """Return whether a node declares a hyper-parameter, or reads it from `self`."""
-    if isinstance(node, ast.Attribute):
-        return node.attr in fields and isinstance(node.value, ast.Name) and node.value.id == "self"
-    return isinstance(node, ast.Name) and node.id in fields and isinstance(node.ctx, ast.Store)
+def _plain(module: str, name: str) -> bool:
+    """Return whether a name is one of a module that is allowed, and leads to no other module."""
+    if not _allowed(module) or name == "*":
+        return name == "*" and module == STARRED
+    found = import_module(module)
+    return name[0] != "_" and hasattr(found, name) and not _leads(getattr(found, name))
 
 
-def _unreadable_types(tree: ast.Module) -> Iterator[tuple[int, str]]:
+@cache
+def _leading() -> Collection[str]:
+    """Return the attributes by which what a file may import leads to modules that it may not."""
+    found, kept = {*LEADING.split()}, {*dir(Tensor), *dir(dict)}
+    for place in ALLOWED.split():
+        module = import_module(place)
+        found |= {name for name, value in vars(module).items() if _leads(value)}
+        below = [one.name for one in pkgutil.iter_modules(getattr(module, "__path__", ()))]
+        found |= {name for name in below if not _allowed(f"{place}.{name}")}
+        kept |= {name for name in vars(module) if _allowed(f"{place}.{name}")}
+    return found - kept
+
+
+# What it names
+
+
+def _declared(tree: ast.Module) -> Iterator[ast.AnnAssign]:
+    kinds = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    yield from (each for kind in kinds for each in kind.body if isinstance(each, ast.AnnAssign))
+
+
+def _names(tree: ast.Module, bound: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield the names by which a method could ask where it runs."""
+    fields = {ast.unparse(field.target) for field in _declared(tree)}  # which may have any name
+    asked: list[ast.AST] = []  # `type` where it says what something is
+    for node in ast.walk(tree):
+        names: list[str] = []
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in fields:
+                continue
+            case ast.Name(id=name, ctx=ast.Store()) if name in fields:
+                continue
+            case ast.Call(func=ast.Name(id="type") as kind, args=[given], keywords=[]):
+                asked += [] if isinstance(given, ast.Starred) else [kind]
+            case ast.Name(id="type") if node not in asked:
+                yield node.lineno, "makes a class at run time (type)"
+            case ast.Attribute(attr=name) | ast.Name(id=name):
+                names = [name]
+            case ast.MatchClass(kwd_attrs=names):
+                pass
+            case ast.ImportFrom(names=aliases):
+                names = [alias.name for alias in aliases if alias.name in WHY]
+        for name in names:
+            line: int = getattr(node, "lineno", 0)
+            own = PLAIN if name.startswith("__") else bound
+            hidden = name.startswith("_") and name not in own
+            if name in WHY:
+                yield line, f"{WHY[name]} ({name})"
+            elif hidden or (name in _leading() and not isinstance(node, ast.Name)):
+                yield line, f"reaches {ast.unparse(node) if isinstance(node, ast.expr) else name}"
+
+
+# The types that it declares
+
+
+def _types(tree: ast.Module, bound: Counter[str]) -> Iterator[tuple[int, str]]:
     """Yield the fields of classes whose types may be text, which is run as code when it is read."""
-    types: set[str] = {*dir(builtins), *_imported(tree)}
-    bound = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and _stored(node)]
+    types = {name for name in (*dir(builtins), *_imported(tree)) if name not in bound}
     for node in tree.body:
         match node:
-            case ast.ClassDef(name=name, decorator_list=[]) if name not in bound:
+            case ast.ClassDef(name=name, decorator_list=[]) if bound[name] == 1:
                 types.add(name)
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                if bound.count(name) == 1 and _is_type(value, types):
-                    types.add(name)
-    for name in bound:
-        if bound.count(name) > 1:
-            types.discard(name)
-    for kind in ast.walk(tree):
-        for field in kind.body if isinstance(kind, ast.ClassDef) else ():
-            if isinstance(field, ast.AnnAssign) and not _is_type(field.annotation, types):
-                text = ast.unparse(field.annotation)
-                yield field.lineno, f"declares a field with a type that is not plain ({text})"
-
-
-def _made_types(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield where `type` does more than say the type of something: it could make a class."""
-    asked = {
-        id(node.func)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
-        if not isinstance(node.args[0], ast.Starred)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id == "type" and id(node) not in asked:
-            yield node.lineno, "makes a class at run time (type)"
-
-
-def _stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if bound[name] == 1:
+                types |= {name} if _is_type(value, types) else set()
+    for field in _declared(tree):
+        if not _is_type(field.annotation, types):
+            text = ast.unparse(field.annotation)
+            yield field.lineno, f"declares a field with a type that is not plain ({text})"
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
@@ -210,9 +227,8 @@ def _imported(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
-                yield (alias.asname or alias.name).split(".")[0]
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module:
-            yield from dir(import_module(node.module)) if _allowed(node.module) else ()
+                starred = dir(import_module(STARRED)) if alias.name == "*" else ()
+                yield from starred or [(alias.asname or alias.name).split(".")[0]]
 
 
 def _is_type(node: ast.expr, types: Collection[str]) -> bool:
@@ -231,38 +247,3 @@ def _is_type(node: ast.expr, types: Collection[str]) -> bool:
             taken = {"Literal": 0, "Annotated": 1}.get(ast.unparse(head).split(".")[-1])
             return _is_type(head, types) and all(_is_type(part, types) for part in parts[:taken])
     return False
-
-
-def _own(tree: ast.Module) -> set[str]:
-    """Return the names that the file gives to functions, variables and arguments of its own."""
-    nodes = list(ast.walk(tree))
-    return {
-        *(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)),
-        *(
-            node.id
-            for node in nodes
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        ),
-        *(node.arg for node in nodes if isinstance(node, ast.arg)),
-    }
-
-
-def _words(node: ast.AST, own: set[str]) -> Iterator[tuple[int, str]]:
-    """Yield the names in a node by which a method could ask where it runs."""
-    names: list[str] = []
-    if isinstance(node, ast.Attribute):
-        names = [node.attr]
-    elif isinstance(node, ast.MatchClass):
-        names = node.kwd_attrs
-    elif isinstance(node, ast.Name):
-        names = [node.id]
-    elif isinstance(node, ast.ImportFrom):
-        names = [alias.name for alias in node.names]
-    for name in names:
-        line = getattr(node, "lineno", 0)
-        hidden = name not in (PLAIN if name.startswith("__") else own) and name.startswith("_")
-        leads = name in _leading() and isinstance(node, ast.Attribute | ast.MatchClass)
-        if name in WHY:
-            yield line, f"{WHY[name]} ({name})"
-        elif (hidden and not isinstance(node, ast.ImportFrom)) or leads:
-            yield line, f"reaches {ast.unparse(node) if isinstance(node, ast.expr) else name}"
