@@ -42,47 +42,36 @@ class RefusedError(Exception):
 
 
 class Process:
-    """A process that runs the judged file; it starts at the first question."""
+    """A process that runs the judged file."""
 
     def __init__(
         self, file: Path, scene: Mapping[str, str] | None = None, words: tuple[str, ...] = ()
     ) -> None:
-        """Describe it.
+        """Start it.
 
         Args:
             file: the judged file, in a folder without any other.
             scene: environment variables, which differ between processes.
             words: further words on its command line.
         """
-        self._file, self._scene, self._words = file, dict(scene or {}), words
-        self._started: tuple[subprocess.Popen[bytes], Connection] | None = None
-
-    def _connection(self) -> Connection:
-        if self._started is not None:
-            return self._started[1]
         here, there = socket.socketpair()
         # A file that announces a message and does not send it cannot make the judge wait for ever.
         here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(SECONDS), 0))
         source = str(Path(sys.modules["clipnoise"].__path__[0]).parent)
         path = os.pathsep.join([source, *filter(os.path.isabs, sys.path)])
-        folder = self._file.parent
-        process = subprocess.Popen(
-            [sys.executable, "-m", WORKER, str(there.fileno()), str(self._file), *self._words],
+        # Nothing in the folder stands for a module: imported as one, it would know where it is.
+        own = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", VARIABLE: str(file.parent)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", WORKER, str(there.fileno()), str(file), *words],
             pass_fds=[there.fileno()],
-            cwd=folder,
-            # Nothing in the folder stands for a module: imported as one, it would know where it is.
-            env={
-                **os.environ,
-                **{"PYTHONPATH": path, "PYTHONSAFEPATH": "1", VARIABLE: str(folder)},
-                **self._scene,
-            },
+            cwd=file.parent,
+            env={**os.environ, **own, **(scene or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         there.close()
-        self._started = process, Connection(here.detach())
-        return self._started[1]
+        self._connection = Connection(here.detach())
 
     def ask(self, what: str, **values: Any) -> Any:
         """Ask a question and return the answer, as plain data and tensors.
@@ -91,12 +80,12 @@ class Process:
             RefusedError: the file reached across the boundary, or did not answer properly.
             UserError: the file fails in another way.
         """
-        connection, question = self._connection(), pack({"ask": what, **values})
+        question = pack({"ask": what, **values})
         try:
-            connection.send_bytes(question)
-            if not connection.poll(SECONDS):
+            self._connection.send_bytes(question)
+            if not self._connection.poll(SECONDS):
                 raise UserError(f"the file did not answer within {SECONDS:.0f} seconds.")
-            reply = unpack(connection.recv_bytes(LARGEST))
+            reply = unpack(self._connection.recv_bytes(LARGEST))
             if "answer" in reply:
                 return reply["answer"]
             said, refused = str(reply["failed"]), bool(reply["at_the_boundary"])
@@ -106,11 +95,9 @@ class Process:
 
     def close(self) -> None:
         """End the process."""
-        if self._started is not None:
-            process, connection = self._started
-            connection.close()
-            process.kill()
-            process.wait()
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
 
 
 def remote_method(

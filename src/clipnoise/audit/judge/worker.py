@@ -9,10 +9,11 @@ import json
 import re
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property
-from itertools import chain
+from itertools import chain, zip_longest
 from multiprocessing.connection import Connection
 from operator import truediv
 from pathlib import Path
@@ -76,27 +77,16 @@ def _code(value: Any) -> tuple[object, ...]:
 def changed(before: dict[str, tuple[object, ...]], modules: Iterable[str]) -> list[str]:
     """Return the names of what has been replaced since a snapshot of some modules.
 
-    A class of the suite that has got a member of its own in place of an inherited one counts.
+    What has been added to the suite counts, too: it may stand for what a class inherits.
     """
     now = snapshot(modules)
     replaced = [
         name
         for name, old in before.items()
-        if name not in now
-        or len(now[name]) != len(old)
-        or any(x is not y for x, y in zip(now[name], old, strict=True))
+        if any(x is not y for x, y in zip_longest(old, now.get(name, ())))
     ]
-    return sorted([*replaced, *(name for name in now.keys() - before.keys() if _hides(name))])
-
-
-def _hides(name: str) -> bool:
-    """Return whether a member of a class of the suite, by its name, stands for an inherited one."""
-    owner, _, member = name.rpartition(".")
-    module, _, kind = owner.rpartition(".")
-    found = vars(sys.modules[module]).get(kind) if module in sys.modules else None
-    if not isinstance(found, type) or not found.__module__.startswith("clipnoise."):
-        return False
-    return any(member in vars(base) for base in found.__mro__[1:])
+    added = [name for name in now.keys() - before.keys() if name.startswith("clipnoise.")]
+    return sorted(replaced + added)
 
 
 class Worker:
@@ -228,11 +218,8 @@ def trajectory(subject: Subject, cache: Path, **settings: Any) -> list[torch.Ten
 
 def frames(error: BaseException) -> list[tuple[str, int]]:
     """Return file and line of every call that an error came through, the last one first."""
-    found, trace = [], error.__traceback__
-    while trace is not None:
-        found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
-        trace = trace.tb_next
-    return found[::-1]
+    trace = traceback.walk_tb(error.__traceback__)
+    return [(frame.f_code.co_filename, line) for frame, line in trace][::-1]
 
 
 def at_the_boundary(error: BaseException) -> bool:
