@@ -20,8 +20,12 @@ from clipnoise.audit.judge.verdict import HONEST, Judgement
 from clipnoise.cli import main
 from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.clipping import Clipping
-from clipnoise.core.method import Method
+from clipnoise.core.method import LocalTraining, Method
+from clipnoise.core.query import Component
+from clipnoise.core.state import Public, State
+from clipnoise.core.taken import TAKEN
 from clipnoise.fields import parse
+from clipnoise.methods.base import ClippedMean
 
 ROOT = Path(__file__).parents[2]
 LION = ROOT / "examples" / "plugin" / "dp_lion_plugin" / "dp_lion.py"
@@ -233,6 +237,35 @@ def test_a_message_holds_a_clip_rule_of_any_kind(kind: str) -> None:
     rule = parse(ClipRule, {"kind": kind, "per": "layer"})
     clipping = unpack(pack({"clipping": Clipping(0.5, rule=rule)}))["clipping"]
     assert clipping == Clipping(0.5, rule=rule)
+
+
+HANDED = (
+    Component(0.5, 2.0),
+    LocalTraining(0.1, 2, 4),
+    Public(1.0, 4.0, 10, gradient=torch.ones(2)),
+    State(torch.zeros(2), 3, unwritten={"v"}, shapes=((1, 2),), past=(torch.ones(2),)),
+    Clipping(None, of=TAKEN["gradients"]()),
+)
+
+
+@pytest.mark.parametrize("value", HANDED, ids=lambda value: type(value).__name__)
+def test_a_message_holds_what_a_method_is_handed_and_what_it_returns(value: object) -> None:
+    from clipnoise.audit.judge.wire import pack, unpack
+
+    assert repr(unpack(pack([value]))) == repr([value])
+
+
+@pytest.mark.parametrize("name", ["values", "scale", "another"])
+def test_what_is_replaced_in_the_suite_or_added_to_it_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clipnoise.audit.judge.worker import changed, snapshot
+
+    modules = (ClippedMean.__module__,)
+    before = snapshot(modules)
+    assert changed(before, modules) == []
+    monkeypatch.setattr(ClippedMean, name, lambda self: 0, raising=False)
+    assert changed(before, modules) == [f"{ClippedMean.__module__}.ClippedMean.{name}"]
 
 
 def test_messages_hold_data_and_no_code() -> None:

@@ -472,12 +472,6 @@ class Leaky(PrivateMethod):
         clean = KEPT[0] if KEPT and KEPT[0].shape == state.theta.shape else released[0]
         return -self.learning_rate * clean.to(released[0])
 '''
-# What must be found in it.
-LEAKS = ("source", "libraries", "processes", "updates", "sensitivity", "audit")
-BESIDE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("honest", HONEST, ()),
-    ("leaky", LEAKY, LEAKS),
-)
 # Mistakes outside of a method's file, and whether the check for each notices it.
 DIRECT: Mapping[str, Callable[[Subject, Path], bool]] = {
     "half-noise": lambda broken, cache: not check_noise(broken, cache).holds,
@@ -486,6 +480,12 @@ DIRECT: Mapping[str, Callable[[Subject, Path], bool]] = {
         check_contract(broken, attacked=(2,)).verdict == "broken"
     ),
 }
+# What must be found in each file, and beside the leaky one.
+LEAKS = ("source", "libraries", "processes", "updates", "sensitivity", "audit", *DIRECT)
+BESIDE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("honest", HONEST, ()),
+    ("leaky", LEAKY, LEAKS),
+)
 
 
 def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> Finding:
@@ -494,11 +494,9 @@ def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> Finding
         file = Path(folder) / f"{name}.py"
         file.write_text(text, encoding="utf-8")
         found = [each.name for each in judge(file, cache, whole=False).refuted_by]
-    if leaks:
-        leaks = (*leaks, *DIRECT)
-        for mistake, noticed in DIRECT.items():
-            build = CONTROLS[mistake].build
-            found += [mistake] if build is not None and noticed(build(), cache) else []
+    for mistake, noticed in DIRECT.items() if leaks else ():
+        build = CONTROLS[mistake].build
+        found += [mistake] if build is not None and noticed(build(), cache) else []
     missed = [leak for leak in leaks if leak not in found]
     said = f"refuted by {', '.join(found) or 'nothing'}"
     if missed:

@@ -39,24 +39,20 @@ def _clipping(*, weights: Any, points: Any, rule: ClipRule, **others: Any) -> Cl
     return Clipping(weights=tuple(weights), points=tuple(points), rule=rule, **others)
 
 
+def _state(*, unwritten: Any, shapes: Any, past: Any, **others: Any) -> State:
+    layers = tuple(map(tuple, shapes))
+    return State(unwritten=set(map(str, unwritten)), shapes=layers, past=tuple(past), **others)
+
+
 # What a message may hold besides plain data and tensors, and how each is made from its attributes.
-KINDS: Mapping[Any, Callable[[dict[str, Any]], Any]] = {
-    State: lambda values: State(
-        **{
-            **values,
-            "unwritten": set(map(str, values["unwritten"])),
-            "shapes": tuple(map(tuple, values["shapes"])),
-            "past": tuple(values["past"]),
-        }
-    ),
-    Public: lambda values: Public(**values),
-    Clipping: lambda values: _clipping(**values),
-    ClipRule: lambda values: parse(ClipRule, values),
-    Taken: lambda values: TAKEN[values.pop("kind")](**values),
-    Component: lambda values: Component(
-        float(values["sensitivity"]), float(values["noise_factor"])
-    ),
-    LocalTraining: lambda values: LocalTraining(**values),
+KINDS: Mapping[Any, Callable[..., Any]] = {
+    State: _state,
+    Public: Public,
+    Clipping: _clipping,
+    ClipRule: lambda **values: parse(ClipRule, values),
+    Taken: lambda kind, **values: TAKEN[kind](**values),
+    Component: lambda sensitivity, noise_factor: Component(float(sensitivity), float(noise_factor)),
+    LocalTraining: LocalTraining,
 }
 NAMED = {kind.__name__: make for kind, make in KINDS.items()}
 DTYPES = {str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.bool)}
@@ -102,7 +98,7 @@ def unpack(data: bytes) -> Any:
     def fill(values: dict[str, Any]) -> Any:
         nonlocal left
         if KIND in values:
-            return NAMED[values.pop(KIND)](values)
+            return NAMED[values.pop(KIND)](**values)
         if PLACE not in values:
             return values
         name, shape = values[PLACE]
