@@ -194,24 +194,56 @@ SOURCES = {
     "def f(int):\n    class A:\n        x: int = 1\n": "line 3: it declares a field with a type",
     "class A:\n    x: chr(1) = 1\n": "line 2: it declares a field with a type",
     "A = type('A', (), {})\n": "line 1: it makes a class at run time",
+    "import torch\ntorch.x = 'i'\nclass A:\n    x: torch.x = 1\n": (
+        "line 4: it declares a field with a type"
+    ),
+    "class K:\n    upper = 'i'\nclass A:\n    x: K.upper\n": (
+        "line 4: it declares a field with a type"
+    ),
+    "class K:\n    def __class_getitem__(k, x):\n        return x\nclass A:\n    x: K[1]\n": (
+        "line 5: it declares a field with a type"
+    ),
+    "def f(kind):\n    return 'i'\n@f\nclass K:\n    pass\nclass A:\n    x: K\n": (
+        "line 7: it declares a field with a type"
+    ),
+    "def f(kind):\n    return kind\n@f\nclass K:\n    pass\nclass A(K):\n    pass\n": (
+        "line 6: it makes a class at run time (A)"
+    ),
+    "from typing import NamedTuple\nclass A(NamedTuple('B', [('x', 'i')])):\n    pass\n": (
+        "line 2: it makes a class at run time (A)"
+    ),
+    "@repr\nclass K:\n    pass\nclass A:\n    x: K\n": "line 5: it declares a field with a type",
+    "from enum import EnumMeta\nclass M(EnumMeta):\n    pass\nclass A(metaclass=M):\n    x: int": (
+        "line 4: it makes a class at run time (A)"
+    ),
+    "x = int\nclass A(repr(x)[0]):\n    pass\n": "line 2: it makes a class at run time (A)",
+    "from typing import TypedDict\nB = TypedDict('B', {'x': 'i'})\nclass A(B):\n    pass\n": (
+        "line 3: it makes a class at run time (A)"
+    ),
 }
 PLAIN = """
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt
 from numpy import array, linalg
 from torch import trace
+import scipy
 import torch
 
 Rate = Annotated[float, Gt(0)]
 
+@dataclass(frozen=True)
 class Kind:
     pass
 
-class A:
+Alias = Kind
+
+class A(Alias, torch.nn.Module):
     x: Rate | None = None
     y: ClassVar[tuple[Literal["a", "b"], ...]] = ()
     z: dict[str, Annotated[torch.Tensor, "a word"]]
     k: Kind
+    s: scipy.Kind
     same = type(x) is type(y)
 """
 
@@ -223,11 +255,13 @@ def test_reading_the_source_names_the_line(text: str) -> None:
 
 
 def test_fields_may_have_any_plain_type() -> None:
-    assert read_source(PLAIN) == ([], [])
+    assert read_source(PLAIN) == ([], ["scipy"])
 
 
 def test_a_module_that_is_not_followed_is_named() -> None:
     assert read_source("import scipy.signal\n") == ([], ["scipy.signal"])
+    nowhere = "from clipnoise.methods.nowhere import Method\n"
+    assert read_source(nowhere) == ([], [])  # its import says so
 
 
 @pytest.mark.parametrize("kind", list(ClipRule.package_kinds()))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 import pkgutil
 import sys
+import typing
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -58,6 +60,7 @@ WHY = {name: why for why, names in REASONS.items() for name in names.split()}
 # Any other name with underscores around it may lead to frames, globals or the file itself.
 PLAIN = ("__all__", "__class__", "__doc__", "__init__", "__name__", "__post_init__")
 STARRED = "clipnoise.methods.base"  # all names of this module may be imported at once
+UNREAD = object()  # a module that is not read, and all that it gives
 BOUNDED = ("OwnClipRule", "OwnNoise")  # whatever derives from them, the suite bounds what it does
 
 
@@ -128,6 +131,14 @@ def _allowed(module: str) -> bool:
     return module in ALLOWED.split() or f"{module}.".startswith("clipnoise.methods.")
 
 
+def _read(module: str) -> object:
+    """Return a module as it is without the file, or what stands for one that may not be read."""
+    try:
+        return import_module(module) if _allowed(module) else UNREAD
+    except ImportError:
+        return UNREAD
+
+
 def _leads(value: object) -> bool:
     return isinstance(value, ModuleType) and not _allowed(value.__name__)
 
@@ -148,7 +159,7 @@ def _plain(module: str, name: str) -> bool:
     """Return whether a name is one of a module that is allowed, and leads to no other module."""
     if not _allowed(module) or name == "*":
         return name == "*" and module == STARRED
-    found = import_module(module)
+    found = _read(module)
     return name[0] != "_" and hasattr(found, name) and not _leads(getattr(found, name))
 
 
@@ -208,42 +219,87 @@ def _names(tree: ast.Module, bound: Collection[str]) -> Iterator[tuple[int, str]
 
 
 def _types(tree: ast.Module, bound: Counter[str]) -> Iterator[tuple[int, str]]:
-    """Yield the fields of classes whose types may be text, which is run as code when it is read."""
-    types = {name for name in (*dir(builtins), *_imported(tree)) if name not in bound}
+    """Yield the fields of classes whose types may be text, which is run as code when it is read.
+
+    A class inherits fields, so its bases are those of other modules, or classes of the file.
+    """
+    given = {**vars(builtins), **_imported(tree)}
+    given = {name: value for name, value in given.items() if name not in bound}
+    kinds = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    own = {kind.name for kind in kinds if bound[kind.name] == 1 and _stays(kind, given)}
     for node in tree.body:
         match node:
-            case ast.ClassDef(name=name, decorator_list=[]) if bound[name] == 1:
-                types.add(name)
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if bound[name] == 1:
-                types |= {name} if _is_type(value, types) else set()
+                own |= {name} if _is_type(value, given, own) else set()
     for field in _declared(tree):
-        if not _is_type(field.annotation, types):
+        if not _is_type(field.annotation, given, own):
             text = ast.unparse(field.annotation)
             yield field.lineno, f"declares a field with a type that is not plain ({text})"
+    for kind in kinds:
+        heads = [base.value if isinstance(base, ast.Subscript) else base for base in kind.bases]
+        if kind.keywords or not all(_is_type(head, given, own) for head in heads):
+            yield kind.lineno, f"makes a class at run time ({kind.name})"
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that imports give."""
+def _stays(kind: ast.ClassDef, given: Mapping[str, object]) -> bool:
+    """Return whether the name of a class is that class, and not what a decorator makes of it."""
+    plain = [one.func if isinstance(one, ast.Call) else one for one in kind.decorator_list]
+    return all(_given(one, given) in (dataclasses.dataclass, typing.final) for one in plain)
+
+
+def _imported(tree: ast.Module) -> dict[str, object]:
+    """Return what imports give, by the names that they give it."""
+    found: dict[str, object] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Import):
             for alias in node.names:
-                starred = dir(import_module(STARRED)) if alias.name == "*" else ()
-                yield from starred or [(alias.asname or alias.name).split(".")[0]]
+                name = alias.name if alias.asname else alias.name.split(".")[0]
+                found[alias.asname or name] = _read(name)
+        elif isinstance(node, ast.ImportFrom):
+            module = _read("." * node.level + (node.module or ""))
+            for alias in node.names:
+                if alias.name == "*":
+                    found |= vars(import_module(STARRED))
+                else:
+                    found[alias.asname or alias.name] = getattr(module, alias.name, UNREAD)
+    return found
 
 
-def _is_type(node: ast.expr, types: Collection[str]) -> bool:
-    """Return whether an expression is made of types alone, so that it is never a text."""
+def _is_type(node: ast.expr, given: Mapping[str, object], own: Collection[str]) -> bool:
+    """Return whether an expression is made of types alone, so that it is never a text.
+
+    Args:
+        node: the expression.
+        given: what the file did not make, by name. Only its members are types: those of the file's
+            own classes could be anything.
+        own: the names of types that the file makes.
+    """
     match node:
-        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)):
-            return name in types
+        case ast.Name(id=name) if name in own:
+            return True
+        case ast.Name() | ast.Attribute():
+            return not isinstance(_given(node, given), str)
         case ast.Constant(value=value):
             return value is None or value is ...
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _is_type(left, types) and _is_type(right, types)
+            return _is_type(left, given, own) and _is_type(right, given, own)
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return all(_is_type(part, types) for part in parts)
+            return all(_is_type(part, given, own) for part in parts)
         case ast.Subscript(value=head, slice=inner):
             parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
             taken = {"Literal": 0, "Annotated": 1}.get(ast.unparse(head).split(".")[-1])
-            return _is_type(head, types) and all(_is_type(part, types) for part in parts[:taken])
+            plain = all(_is_type(part, given, own) for part in parts[:taken])
+            return plain and _is_type(head, given, ())
     return False
+
+
+def _given(node: ast.expr, given: Mapping[str, object]) -> object:
+    """Return what a name or a member of something given is; a text where nothing is given."""
+    match node:
+        case ast.Name(id=name):
+            return given.get(name, "")
+        case ast.Attribute(value=holder, attr=member):
+            found = _given(holder, given)
+            unknown = found is UNREAD or isinstance(found, str)
+            return found if unknown else getattr(found, member, "")
+    return ""
