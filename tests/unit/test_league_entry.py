@@ -73,7 +73,7 @@ def test_a_search_space_may_be_given_and_is_that_of_the_baseline_otherwise(lite:
     method = {**OPTIONS, "betas": (0.9, 0.99)}
     unknown = enter(lite, "mine", "no public data", method, {"clip_norm": 2, "betas": 0}, {})
     assert unknown.space == "dp-sgd"
-    rates = [[0.3, 30], {"kind": "linear", "peak": [0.3, 30]}]
+    rates = [[0.3, 1000], {"kind": "linear", "peak": [0.3, 1000]}]
     assert unknown.tune["ranges"] == {"learning_rate": rates, "clip_norm": [0.3, 3]}
     _, own = unknown.study["defaults"]["methods"]
     assert own == {"id": "mine", "betas": 0, "tune": unknown.tune}  # a tuned value is not fixed
