@@ -179,9 +179,13 @@ def _leading() -> Collection[str]:
 # What it names
 
 
+def _classes(tree: ast.Module) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
 def _declared(tree: ast.Module) -> Iterator[ast.AnnAssign]:
-    kinds = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    yield from (each for kind in kinds for each in kind.body if isinstance(each, ast.AnnAssign))
+    parts = (each for kind in _classes(tree) for each in kind.body)
+    yield from (each for each in parts if isinstance(each, ast.AnnAssign))
 
 
 def _names(tree: ast.Module, bound: Collection[str]) -> Iterator[tuple[int, str]]:
@@ -225,7 +229,7 @@ def _types(tree: ast.Module, bound: Counter[str]) -> Iterator[tuple[int, str]]:
     """
     given = {**vars(builtins), **_imported(tree)}
     given = {name: value for name, value in given.items() if name not in bound}
-    kinds = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    kinds = _classes(tree)
     own = {kind.name for kind in kinds if bound[kind.name] == 1 and _stays(kind, given)}
     for node in tree.body:
         match node:
