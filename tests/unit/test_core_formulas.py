@@ -116,6 +116,17 @@ def test_a_checkpoint_holds_theta_the_step_every_buffer_and_past_iterates() -> N
     assert [one.tolist() for one in again.past] == [[3, 3], [5, 5]]
 
 
+@pytest.mark.parametrize("name", ["theta", "past 0", "past 1"])
+@pytest.mark.parametrize("value", [vector(3), vector(3, 3).float(), vector(3, math.nan)])
+def test_a_checkpoint_with_other_parameters_than_these_is_refused(name: str, value: Tensor) -> None:
+    saved = State(vector(6, 6), 4, {}, past=(vector(3, 3), vector(5, 5))).get_state()
+    with pytest.raises(ValueError, match=f"{name} is not 2 finite parameters"):
+        memory(1).set_state({**saved, name: value})
+    again, buffers = memory(1), {"theta": value, "past 0": value}
+    again.set_state(State(vector(6, 6), 4, buffers).get_state())
+    assert again.buffers.keys() == buffers.keys()
+
+
 def test_a_vector_is_split_into_the_shapes_of_the_parameters() -> None:
     state = State(vector(1, 2, 3, 4, 5), shapes=((2, 2), (1,)))
     assert [piece.tolist() for piece in state.split(state.theta)] == [[[1, 2], [3, 4]], [5]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -140,17 +140,32 @@ class State:
         return {"theta": self.theta, "step": torch.tensor(self.step), **held, **past}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """Go to a saved step; those that follow are the same bit for bit."""
+        """Go to a saved step; those that follow are the same bit for bit.
+
+        Raises:
+            KeyError, ValueError: something is missing, or parameters of another kind are there.
+        """
+        ages = range(sum(name.startswith("past ") for name in state))
+        self.past = tuple(self.saved_parameters(f"past {age}", state) for age in ages)
+        self.theta = self.saved_parameters("theta", state)
         self.step = int(state["step"])
-        held = {name: value.to(self.theta.device) for name, value in state.items()}
-        self.theta = held["theta"]
         self.buffers = {
-            name.removeprefix("buffer "): value
-            for name, value in held.items()
+            name.removeprefix("buffer "): value.to(self.theta.device)
+            for name, value in state.items()
             if name.startswith("buffer ")
         }
-        ages = range(sum(name.startswith("past ") for name in held))
-        self.past = tuple(held[f"past {age}"] for age in ages)
+
+    def saved_parameters(self, name: str, saved: Mapping[str, Tensor]) -> Tensor:
+        """Return saved parameters, shape (d,), where θ is.
+
+        Raises:
+            KeyError, ValueError: there are none, or of another kind than θ.
+        """
+        value, theta = saved[name], self.theta
+        alike = (value.shape, value.dtype) == (theta.shape, theta.dtype)
+        if not (alike and bool(value.isfinite().all())):
+            raise ValueError(f"{name} is not {theta.numel()} finite parameters")
+        return value.to(theta.device)
 
     def decay(self, name: str, value: Tensor, beta: float) -> Tensor:
         """Update the running average x ← βx + (1−β)·value in place and return it.

@@ -305,15 +305,10 @@ class Trainer:
         Raises:
             KeyError, ValueError: something is missing, or parameters of another kind are there.
         """
-        device = self.state.theta.device
-        for name, value in tensors.items():
-            parameters = name.startswith(("average", "state/theta", "state/past "))
-            alike = (value.shape, value.dtype) == (self.state.theta.shape, self.state.theta.dtype)
-            if parameters and not (alike and bool(value.isfinite().all())):
-                raise ValueError(f"{name} is not {self.state.theta.numel()} finite parameters")
         if int(tensors["physical"]) < 1:
             raise ValueError("physical is less than 1")
-        self.average = tensors["average"].to(device) if "average" in tensors else None
+        averaged = "average" in tensors
+        self.average = self.state.saved_parameters("average", tensors) if averaged else None
         self.units.physical.size = int(tensors["physical"])
         restore(self._parts(), tensors)
 
