@@ -21,6 +21,7 @@ from clipnoise.privacy.accountants.poisson import (
     Releases,
     epsilon,
     rdp_curve,
+    renyi_epsilon,
     sampled_delta,
 )
 
@@ -101,6 +102,37 @@ def test_rdp_grows_with_the_order() -> None:
         curve = rdp_curve(sigma, q)
         past_rounding = np.diff(curve[20:]) >= -1e-9 * curve[20:-1]
         assert past_rounding.all()
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "steps", "delta"),
+    [
+        *TRAINING,
+        (0.01, 0.3, 1, 0.1),
+        (0.2, 0.2, 10, 1e-5),
+        (30.0, 1.0, 1, 1e-9),
+        (6.0, 1e-5, 3, 0.5),
+    ],
+)
+def test_epsilon_by_rdp_is_the_least_of_all_orders_of_which_few_are_looked_at(
+    sigma: float, q: float, steps: int, delta: float
+) -> None:
+    poisson._divergence.cache_clear()
+    found = bound("rdp", sigma, q, steps, delta)
+    assert poisson._divergence.cache_info().misses < len(ORDERS) / 5
+    assert found == renyi_epsilon(rdp_curve(sigma, q) * steps, delta)
+
+
+def test_the_epsilon_of_an_order_falls_up_to_its_least_value_and_rises_behind_it() -> None:
+    orders = np.array(ORDERS)
+    for sigma, q, steps, delta in TRAINING:
+        divergences = rdp_curve(sigma, q) * steps
+        by_order = divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+        changes = np.diff(by_order)
+        best = int(by_order.argmin())
+        assert 0 < best < len(ORDERS) - 1
+        assert (changes[:best] < 0).all()
+        assert (changes[best:] > 0).all()
 
 
 @pytest.mark.parametrize(

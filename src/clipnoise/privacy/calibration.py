@@ -230,6 +230,7 @@ def _accounted(budget: Budget, sigma: float) -> Calibration:
     )
 
 
+@lru_cache(maxsize=64)
 def _smallest_sigma(budget: Budget) -> float:
     """Solve ε(σ) = target from below: bracket it, then Brent's method on log σ.
 

@@ -203,18 +203,20 @@ def rdp_curve(noise_multiplier: float, sampling_rate: float) -> NDArray[np.float
 
     Source: Mironov, Talwar, Zhang 2019, Section 3.3.
     """
-    refuse_tiny(noise_multiplier)
-    with np.errstate(all="ignore"):
-        curve = np.asarray(
-            _opacus("rdp").compute_rdp(
-                q=sampling_rate, noise_multiplier=noise_multiplier, steps=1, orders=list(ORDERS)
-            ),
-            dtype=np.float64,
-        )
-    curve = np.where(np.isnan(curve), np.inf, np.maximum(curve, 0.0))
-    bound = curve + LOG_MOMENT_ERROR * np.maximum(curve, 1 / (np.array(ORDERS) - 1))
+    bound = np.array([_divergence(noise_multiplier, sampling_rate, order) for order in ORDERS])
     bound.setflags(write=False)
     return bound
+
+
+@lru_cache(maxsize=16 * len(ORDERS))
+def _divergence(noise_multiplier: float, sampling_rate: float, order: float) -> float:
+    refuse_tiny(noise_multiplier)
+    with np.errstate(all="ignore"):
+        found = _opacus("rdp").compute_rdp(
+            q=sampling_rate, noise_multiplier=noise_multiplier, steps=1, orders=order
+        )
+    value = math.inf if math.isnan(found) else max(float(found), 0.0)
+    return value + LOG_MOMENT_ERROR * max(value, 1 / (order - 1))
 
 
 def renyi_epsilon(curve: NDArray[np.float64], delta: float) -> float:
@@ -224,11 +226,15 @@ def renyi_epsilon(curve: NDArray[np.float64], delta: float) -> float:
 
     Source: Balle et al. 2020, Theorem 21.
     """
+    return max(_at_best_order(curve, delta)[0], 0.0)
+
+
+def _at_best_order(curve: NDArray[np.float64], delta: float) -> tuple[float, float]:
     with warnings.catch_warnings():
         # If the best order is the first or the last, the bound still holds but is less tight.
         warnings.filterwarnings("ignore", message="Optimal order is the")
-        value, _ = _opacus("rdp").get_privacy_spent(orders=list(ORDERS), rdp=curve, delta=delta)
-    return max(float(value), 0.0)
+        value, order = _opacus("rdp").get_privacy_spent(orders=list(ORDERS), rdp=curve, delta=delta)
+    return float(value), float(order)
 
 
 def renyi_delta(
@@ -254,8 +260,21 @@ def renyi_delta(
 
 
 def _rdp(releases: Releases) -> float:
-    curve = rdp_curve(releases.noise_multiplier, releases.sampling_rate)
-    return renyi_epsilon(curve * releases.steps, releases.delta)
+    """Return the least ε of all ORDERS, most of which it need not look at.
+
+    Of T releases with the divergences D(α), (α − 1) ε(α) is T (α − 1) D(α) + (α − 1) log(α − 1) −
+    α log α − log δ, which is convex in α. So ε(α) falls up to its least value, and rises behind it.
+    """
+    curve, value = np.full(len(ORDERS), np.inf), math.inf
+    around = every = range(len(ORDERS))
+    for stride in (25, 5, 1):
+        for place in around[::stride]:
+            one = _divergence(releases.noise_multiplier, releases.sampling_rate, ORDERS[place])
+            curve[place] = one * releases.steps
+        value, order = _at_best_order(curve, releases.delta)
+        best = ORDERS.index(order)
+        around = every[max(0, best - stride) : best + stride + 1]
+    return max(value, 0.0)
 
 
 def _rdp_delta(releases: Releases, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
