@@ -190,7 +190,7 @@ def test_engines_agree_on_the_clipped_sum_of_every_query(model: str, shape: str)
 
 @pytest.mark.parametrize(
     ("model", "shape"),
-    [pair for pair in PAIRS if SHAPES[pair[1]].task_name == "classification"],
+    each_once([pair for pair in PAIRS if SHAPES[pair[1]].task_name == "classification"]),
 )
 def test_the_work_of_a_model_has_the_right_order_of_magnitude(model: str, shape: str) -> None:
     signature, kind = SHAPES[shape], MODELS[model]
@@ -237,6 +237,7 @@ def test_width_and_heads_that_do_not_fit_are_refused(model: str) -> None:
         parse(MODELS[model], {"width": 16, "heads": 5})
 
 
+@pytest.mark.quick(model=["logistic", "cnn-5", "vit", "lstm", "tiny-bert"])
 @every_pair
 def test_passes_in_bfloat16_lose_digits_but_clip_exactly(model: str, shape: str) -> None:
     data, losses = examples(shape, 3), SHAPES[shape].task.losses

@@ -33,6 +33,7 @@ def exact_of_two_steps(sigma: float, value: float) -> tuple[float, float]:
     return float(removing), float(adding)
 
 
+@pytest.mark.quick(sigma=[2.0, 5.0])
 @pytest.mark.parametrize("sigma", [0.8, 1.0, 2.0, 5.0])
 def test_two_steps_cost_what_quadrature_finds(sigma: float) -> None:
     loss = epoch_loss(sigma, 2, 2.0**-40)

@@ -156,6 +156,7 @@ def test_a_denominator_that_gives_no_number_is_not_constant() -> None:
     assert not check_denominator(moment).holds
 
 
+@pytest.mark.quick(name=["shuffled-as-poisson", "curvature-left-out"])
 @pytest.mark.parametrize("name", [name for name, other in OTHERS if other == "re-accounting"])
 def test_re_accounting_exposes(name: str) -> None:
     claim = CONTROLS[name].claim

@@ -16,6 +16,7 @@ def worst(name: str) -> float:
     return float(finding.said.split(" times")[0].split()[-1])
 
 
+@pytest.mark.quick(name=["dp-sgd", "dp-pmlf"])
 @pytest.mark.parametrize("name", ["dp-sgd", "stp-adam", "dp-pmlf", "ime-adam"])
 def test_a_node_keeps_to_the_declared_sensitivity_and_comes_close_to_it(name: str) -> None:
     assert 0.7 < worst(name) <= 1 + 1e-6
@@ -27,6 +28,7 @@ def test_what_is_replaced_averaged_or_an_oracle_makes_no_claim() -> None:
         assert "no claim" in check_nodes(one).said
 
 
+@pytest.mark.quick(said=[2.0 * DEGREE])
 @pytest.mark.parametrize("said", [1.0, 2.0, 2.0 * DEGREE])
 def test_a_smaller_sensitivity_is_refuted(said: float) -> None:
     broken = subject("dp-sgd", node_sensitivity=said)

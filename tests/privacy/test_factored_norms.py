@@ -38,6 +38,7 @@ def losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets, reduction="none")
 
 
+@pytest.mark.quick(plan_name=["moved", "scaled, two iterates", "per layer"])
 @pytest.mark.parametrize("plan_name", PLANS)
 def test_five_million_parameters_clip_to_the_clip_norm(plan_name: str) -> None:
     draws = torch.Generator().manual_seed(0)

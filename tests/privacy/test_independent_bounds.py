@@ -467,6 +467,7 @@ def test_waiting_between_turns_costs_what_all_patterns_show(settings: int) -> No
 # Shuffled batches: the attack that re-accounting uses is no more than the truth.
 
 
+@pytest.mark.long
 def test_the_attack_on_shuffled_batches_claims_no_more_than_two_batches_cost() -> None:
     draw = np.random.default_rng(70)
     for _ in range(100):

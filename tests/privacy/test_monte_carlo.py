@@ -125,6 +125,7 @@ def test_plain_draws_agree(noise: NoiseCorrelation) -> None:
     assert 0.85 * 0.02 - 5 * error < delta < 0.02 + 5 * error
 
 
+@pytest.mark.quick(groups=[10], sigma=[1.0])
 @pytest.mark.parametrize(("sigma", "groups"), [(1.0, 10), (2.0, 10), (1.0, 40)])
 def test_one_epoch_of_independent_noise_is_random_allocation(sigma: float, groups: int) -> None:
     exact = allocated_epsilon(

@@ -122,6 +122,7 @@ def test_all_other_noise_is_not_amplified(entries: str, inverse: bool, folder: P
     )
 
 
+@pytest.mark.quick(inverse=[True])
 @pytest.mark.parametrize(
     ("entries", "inverse"), [(COLUMNS[1], False), (COLUMNS[0], True), (MATRICES[2], False)]
 )

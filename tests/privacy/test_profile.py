@@ -124,6 +124,7 @@ def test_one_sampled_release_is_never_below_quadrature(
         assert rates(found) == pytest.approx(best_test(sigma, rate), rel=0.1, abs=2 * SLACK)
 
 
+@pytest.mark.quick(sigma=[0.6])
 @pytest.mark.parametrize(("sigma", "rate"), [(0.6, 0.1), (1.0, 0.01), (2.0, 0.5)])
 def test_a_gaussian_with_mu_and_the_slack_dominates_and_one_with_a_smaller_mu_does_not(
     sigma: float, rate: float

@@ -153,6 +153,7 @@ def test_no_divergence_is_below_that_of_the_best_output_and_none_far_above(
         assert np.all(bound[2:] < 12 * single.max() + 6)
 
 
+@pytest.mark.quick(trials=[LAWS[0], LAWS[4]])
 @pytest.mark.parametrize("trials", LAWS, ids=str)
 def test_trials_are_drawn_from_the_law_that_is_accounted_for(trials: DrawnTrials) -> None:
     law, draws = masses(trials), np.linspace(0, 1, 4000, endpoint=False)
@@ -195,6 +196,7 @@ def test_one_trial_costs_what_a_run_costs() -> None:
     assert both >= single(steps=2 * RUN[2])
 
 
+@pytest.mark.quick(law=["poisson"])
 @pytest.mark.parametrize("law", ["negative-binomial", "poisson"])
 def test_more_trials_cost_more_but_far_less_than_publishing_all(law: Any) -> None:
     costs = [

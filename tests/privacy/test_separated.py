@@ -106,7 +106,7 @@ def test_two_steps_cost_at_least_what_quadrature_finds(sigma: float, rate: float
         assert divergence(present, absent, 0.9 * found - 0.01) > delta
 
 
-@pytest.mark.quick(bands=[3, 4])
+@pytest.mark.quick(bands=[4])
 @pytest.mark.parametrize(("bands", "rate"), [(1, 0.15), (3, 0.2), (4, 0.6)])
 def test_plain_draws_of_whole_runs_agree(bands: int, rate: float) -> None:
     steps, sigma, draws = 12, 2.0, 100_000
@@ -125,6 +125,7 @@ def test_plain_draws_of_whole_runs_agree(bands: int, rate: float) -> None:
     assert 0.8 * 0.02 - 5 * error < delta < 0.02 + 5 * error
 
 
+@pytest.mark.quick(noise=[BandedNoise(bands=2)])
 @pytest.mark.parametrize("noise", [IndependentNoise(), BandedNoise(bands=2)])
 def test_an_example_may_wait_for_longer_than_the_noise_has_bands(noise: NoiseCorrelation) -> None:
     steps, rate, sigma = 7, 0.4, 1.5

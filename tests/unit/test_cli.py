@@ -255,6 +255,7 @@ def test_a_locale_without_greek_is_no_fault(tmp_path: Path) -> None:
 
 
 # More than a buffer, less, and by a library that ends the program itself.
+@pytest.mark.quick(words=["data list", "data --help"])
 @pytest.mark.parametrize("words", ["data list", "data --help", "methods"])
 def test_a_command_whose_reader_has_seen_enough_ends_without_a_word(words: str) -> None:
     reading, writing = os.pipe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from clipnoise.plugins import plugins
 ROOT = Path(__file__).parents[2]
 
 
+@cache
 def rows() -> dict[str, list[str]]:
     """Read the table of the page, by dataset."""
     lines = [line for line in dataset_page().splitlines() if line.startswith("| [")]
@@ -21,6 +23,7 @@ def rows() -> dict[str, list[str]]:
     return {cell[0].partition("]")[0][1:]: cell for cell in cells}
 
 
+@cache
 def models() -> dict[str, list[str]]:
     """Read which models the page names for each dataset."""
     sections = dataset_page().partition("## Raw files")[0].split("\n### ")[1:]

@@ -71,6 +71,7 @@ def test_an_encoder_leaves_the_random_streams_as_they_are(name: str, weights: Pa
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.quick(name=["newsgroups-glove", "newsgroups-minilm"])
 @pytest.mark.parametrize("name", BY_ENCODER.values())
 def test_features_are_the_examples_of_the_dataset_in_its_order(name: str, tmp_path: Path) -> None:
     dataset = prepare(tmp_path / "cache", name)
@@ -146,6 +147,7 @@ def test_another_encoder_than_the_published_one_is_refused(tmp_path: Path) -> No
         dataset.prepare(tmp_path / "cache")
 
 
+@pytest.mark.quick(name=["glove", "minilm"])
 @every_encoder
 def test_a_wheel_without_the_encoder_is_named(name: str, tmp_path: Path) -> None:
     damaged = {member: content[:-9] for member, content in members(name).items()}

@@ -133,6 +133,7 @@ def data(shape: tuple[int, ...]) -> DenseExamples:
     return DenseExamples(ids, targets)
 
 
+@pytest.mark.quick(name=["ViT with stochastic depth", "encoder", "GPT-2", "BERT, mask by token"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_drop_the_same_values_in_every_engine_and_batch(
     name: str,

@@ -247,6 +247,7 @@ def test_a_network_without_blocks_is_refused_by_the_option() -> None:
         recompute_blocks(nn.Linear(2, 2))
 
 
+@pytest.mark.quick(again=[NETWORKS["own blocks"][1]])
 @pytest.mark.parametrize("again", [again for _, again in NETWORKS.values()], ids=NETWORKS)
 def test_a_pass_leaves_nothing_behind(again: Callable[[], nn.Module]) -> None:
     gradients(FactoredEngine(again(), losses))

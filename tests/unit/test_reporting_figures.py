@@ -219,6 +219,7 @@ def test_a_run_without_a_target_is_plotted_at_the_epsilon_it_achieved(draw):
     assert "3.25" in found
 
 
+@pytest.mark.quick(kind=["ablation", "curves"])
 @pytest.mark.parametrize("kind", ["accuracy-vs-epsilon", "curves", "ablation", "filter-sweep"])
 def test_a_part_of_references_alone_is_drawn(draw, kind):
     rows = [*few(method="sgd", budget="non-private"), *few(method="adam", budget="non-private")]
@@ -252,6 +253,7 @@ def test_filter_sweep_shows_the_noise_gain_of_every_filter(draw):
     assert {"Frequency (cycles per step)", "1", "0.333", "0.0526", "0.0605", "0.00503"} <= found
 
 
+@pytest.mark.quick(kind=["ablation", "curves"])
 @pytest.mark.parametrize("kind", ["accuracy-vs-epsilon", "curves", "ablation", "filter-sweep"])
 def test_incomplete_runs_are_counted_in_the_figure(draw, kind):
     rows = [*few(), *few(method="dp-adam")]
@@ -266,6 +268,7 @@ def test_a_figure_without_data_says_so(draw, kind):
     assert texts(draw(kind, rows)) == ["comparison: no completed run (0/2)"]
 
 
+@pytest.mark.quick(kind=["ablation", "curves"])
 @pytest.mark.parametrize("kind", ["accuracy-vs-epsilon", "curves", "ablation", "filter-sweep"])
 def test_a_panel_without_data_says_so(draw, kind):
     rows = [*few(), *(run_row(seed=i, model="cnn", status="diverged") for i in (1, 2))]
@@ -281,6 +284,7 @@ def test_labels_are_drawn_as_they_are_written(draw):
     assert label in texts(draw("ablation", few(label=label)))
 
 
+@pytest.mark.quick(kind=["ablation", "curves"])
 @pytest.mark.parametrize("kind", ["accuracy-vs-epsilon", "curves", "ablation", "filter-sweep"])
 def test_the_same_tables_give_the_same_bytes(draw, kind):
     rows = [*few(), *few(method="dp-adam")]

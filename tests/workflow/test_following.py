@@ -79,6 +79,7 @@ def test_who_follows_sees_curves_grow_and_runs_end(
     assert counts == ["1 added", "1 completed", "1 added"]  # a curve that grows is no news
 
 
+@pytest.mark.long
 def test_a_store_that_does_not_answer_is_named_once_and_tried_again(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ def test_the_means_are_exactly_those_of_the_tables(collected: Path) -> None:
     assert found == wanted
 
 
+@pytest.mark.long
 def test_a_second_call_writes_nothing_and_changed_runs_rewrite_their_mean(collected: Path) -> None:
     results = collected.parents[1]
     track(collected)
