@@ -89,6 +89,7 @@ class OpacusBlunted(Opacus):
         super().step(model, optimizer, record)
 
 
+@pytest.mark.quick(mode=["hooks"])
 @pytest.mark.parametrize("mode", ["hooks", "ghost", "functorch"])
 def test_the_claim_of_a_loop_with_opacus_is_found(mode: str) -> None:
     claim, _ = from_opacus(Opacus(mode), examples(), delta=DELTA)

@@ -333,6 +333,7 @@ def test_a_buffered_strategy_is_a_sum_of_powers() -> None:
     np.testing.assert_allclose(strategy.column, np.append(1, expected), rtol=1e-12)
 
 
+@pytest.mark.quick(steps=[200])
 @pytest.mark.parametrize(("steps", "groups"), [(60, 60), (60, 12), (200, 200), (200, 50)])
 def test_few_buffers_come_close_to_the_best_toeplitz_strategy(steps: int, groups: int) -> None:
     errors = [prefix_sum_rmse(optimal_buffers(steps, m, groups), groups) for m in (1, 2, 3)]

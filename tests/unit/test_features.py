@@ -176,6 +176,7 @@ def test_what_is_not_there_is_named_with_the_nearest(
         list(described.described(tmp_path))
 
 
+@pytest.mark.long
 def test_an_encoder_of_images_takes_no_texts(tmp_path: Path) -> None:
     write_encoder(tmp_path / "weights", "efficientnet-lite0")
     kind = type("Wrong", (DATASETS["reuters-r8-glove"],), {"encoder": "efficientnet-lite0"})

@@ -217,6 +217,7 @@ def test_intervals_hold_as_often_as_they_say_and_those_without_the_test_set_do_n
     assert searches_only < 0.85
 
 
+@pytest.mark.long
 def test_equal_methods_are_excluded_no_more_often_than_allowed_for_new_examples() -> None:
     rng = np.random.default_rng(9)
     trials = 300

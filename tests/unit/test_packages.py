@@ -54,6 +54,7 @@ def put(index: Path, name: str) -> str:
     return hashlib.sha256((index / name).read_bytes()).hexdigest()
 
 
+@pytest.mark.quick(name=[BUILT])
 @pytest.mark.parametrize("name", [PURE, BUILT])
 def test_a_wheel_is_fetched_for_any_platform_and_verified(
     name: str, index: Path, tmp_path: Path

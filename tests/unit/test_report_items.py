@@ -103,6 +103,7 @@ def test_a_kind_is_one_class_in_a_file_of_its_own(kind: str) -> None:
     assert not inspect.isabstract(found)
 
 
+@pytest.mark.quick(options=[{}])
 @pytest.mark.parametrize(
     ("kind", "options"),
     [*((name, {}) for name, one in item_kinds().items() if issubclass(one, FigureItem)), *FORMS],
