@@ -515,7 +515,7 @@ def test_the_users_files_behind_a_run_are_named_with_their_digests(folder: Path)
 
 
 INTERNAL = {  # of the suite's own code: copies, checkpoints, checks, and what `points` is given
-    *("copy", "get_state", "set_state", "require_written", "unwritten", "like", "past"),
+    *("copy", "get_state", "set_state", "require_written", "saved_parameters", "unwritten", "past"),
 }
 
 
