@@ -38,11 +38,11 @@ help: ## Print this list
 quickstart: $(READY) ## Run the embedded study, from digits to reports/quickstart/report.pdf
 	@$(IN_ENV) snakemake --cores $(CORES) $(ARGS)
 
-# One process more than there are cores, because some tests wait: for a cluster, a browser, a clock.
+# One process more would fill the waits for a browser or a clock, but import everything once more.
 .PHONY: test
 test: $(READY) ## Run the tests (ARGS="-m ''" for the long ones, too)
 	@$(IN_ENV) OMP_NUM_THREADS=1 python -m pytest -m "not long" --dist loadfile --no-loadscope-reorder \
-		-n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) $(ARGS)
+		-n $$(getconf _NPROCESSORS_ONLN) $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## Check style, types and the workflow's form
