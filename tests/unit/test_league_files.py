@@ -36,6 +36,7 @@ def test_files_whose_training_code_differs_for_a_method_are_refused(tmp_path: Pa
     said = r"disk was trained by other code in digits.parquet \(other\) than in adult.parquet"
     with pytest.raises(UserError, match=said):
         read_league(tmp_path)
+    assert list(read_league(tmp_path, "digits")["digits"]["label"]) == ["dp-sgd", "disk"]
     # another method's code is its own
     published(tmp_path, digits=[row(), row("dp-lion", training_code="other")])
     assert len(read_league(tmp_path)) == 2

@@ -182,7 +182,7 @@ def confirm(
 
     study, _ = _task(task, config)
     screen, after = screened_panels(study.path, CONFIRM)
-    tasks = read_league(folder)
+    tasks = read_league(folder, task)
     if task not in tasks:
         raise UserError(f"{folder}: {task} is not published: `clipnoise league publish {task}`.")
     runs = screenings(tasks[task], screen.name)

@@ -89,11 +89,12 @@ def published_rows(study: Study, results: Path) -> pa.Table:
     return rows
 
 
-def read_league(folder: Path) -> dict[str, pd.DataFrame]:
-    """Read the files of all tasks.
+def read_league(folder: Path, task: str = "*") -> dict[str, pd.DataFrame]:
+    """Read the files of all tasks, or that of one.
 
     Args:
         folder: of the files, `<task>.parquet`.
+        task: the one that is read.
 
     Returns:
         The runs of each task, a row each, by its name.
@@ -104,14 +105,15 @@ def read_league(folder: Path) -> dict[str, pd.DataFrame]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder: `clipnoise league publish TASK` makes it.")
-    tasks = {path.stem: read_table(path, LEAGUE) for path in sorted(folder.glob("*.parquet"))}
+    files = sorted(folder.glob(f"{task}.parquet"))
+    tasks = {path.stem: read_table(path, LEAGUE) for path in files}
     first: dict[str, tuple[str, str]] = {}
-    for task, runs in tasks.items():
+    for name, runs in tasks.items():
         for label, code in runs[["label", "training_code"]].drop_duplicates().to_numpy():
-            other, before = first.setdefault(label, (task, code))
+            other, before = first.setdefault(label, (name, code))
             if code != before:
                 raise UserError(
-                    f"{folder}: {label} was trained by other code in {task}.parquet ({code}) than "
+                    f"{folder}: {label} was trained by other code in {name}.parquet ({code}) than "
                     f"in {other}.parquet ({before}), so that they cannot be compared. {AGAIN}"
                 )
     return tasks
