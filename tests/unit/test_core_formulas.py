@@ -122,6 +122,10 @@ def test_a_checkpoint_with_other_parameters_than_these_is_refused(name: str, val
     saved = State(vector(6, 6), 4, {}, past=(vector(3, 3), vector(5, 5))).get_state()
     with pytest.raises(ValueError, match=f"{name} is not 2 finite parameters"):
         memory(1).set_state({**saved, name: value})
+
+
+@pytest.mark.parametrize("value", [vector(3), vector(3, 3).float(), vector(3, math.nan)])
+def test_a_buffer_may_hold_anything_and_have_the_name_of_parameters(value: Tensor) -> None:
     again, buffers = memory(1), {"theta": value, "past 0": value}
     again.set_state(State(vector(6, 6), 4, buffers).get_state())
     assert again.buffers.keys() == buffers.keys()
