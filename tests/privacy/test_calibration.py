@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -25,9 +26,12 @@ from clipnoise.privacy.calibration import (
     TOLERANCE,
     Calibration,
     _bracket,
+    _start,
     calibrate,
+    find_calibration,
     read_calibration,
 )
+from clipnoise.privacy.noise.banded import BandedNoise
 
 VALUES: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "sampling_rate": 0.05, "steps": 200}
 
@@ -328,6 +332,19 @@ def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
         read_calibration(tmp_path / "none.json")
 
 
+def test_of_several_files_that_of_the_budget_is_read_or_else_the_first(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{epsilon}.json" for epsilon in (1.0, 2.0)]
+    found = [calibrate(target(epsilon=epsilon)) for epsilon in (1.0, 2.0)]
+    for calibrated, path in zip(found, paths, strict=True):
+        calibrated.write(path)
+    assert find_calibration(paths, target(epsilon=2.0)) == found[1]
+    other = target(epsilon=3.0)
+    with pytest.raises(UserError, match=r"made for another budget: epsilon 1\.0, not 3\.0\. "):
+        find_calibration(paths, other).check(other)
+    with pytest.raises(UserError, match="a private run needs the file of its budget"):
+        find_calibration([], other)
+
+
 def verifications(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return a list that grows by σ each time that a verification computes ε."""
     computed: list[float] = []
@@ -376,6 +393,37 @@ def test_a_calibration_that_was_trusted_and_then_changed_is_refused() -> None:
     found.trust()
     with pytest.raises(UserError, match=r"states ε"):
         replace(found, noise_multiplier=0.9).check(target())
+
+
+@pytest.mark.parametrize(
+    ("values", "poisson"),
+    [
+        (
+            {"sampler": "random-allocation", "accountant": "pld-allocation", "groups": 20},
+            {"sampling_rate": 0.05},
+        ),
+        (
+            {
+                **{"sampler": "balls-in-bins", "accountant": "monte-carlo", "groups": 20},
+                **{"sampling_rate": 1.0, "noise": BandedNoise(bands=4)},
+            },
+            {"sampling_rate": 0.05},
+        ),
+        (  # of the 1 + 3 · 0.1 steps that an example waits, the rate of a step in each group
+            {
+                **{"sampler": "b-min-sep", "accountant": "monte-carlo", "groups": 4},
+                **{"sampling_rate": 0.1, "noise": BandedNoise(bands=4)},
+            },
+            {"sampler": "cyclic-poisson", "groups": 4, "sampling_rate": 4 * 0.1 / 1.3},
+        ),
+    ],
+)
+def test_a_search_by_draws_or_for_drawn_turns_begins_near_poisson_batches(
+    values: dict[str, Any], poisson: dict[str, Any]
+) -> None:
+    start, step = _start(target(steps=40, **values))
+    near = calibrate(target(steps=40, accountant="rdp", **poisson)).noise_multiplier
+    assert (start, step) == pytest.approx((math.log(near) - 0.07, 0.07))
 
 
 @pytest.mark.quick(wanted=[1.0])

@@ -9,7 +9,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from budgets import flat_budget
-from mechanisms import participation_under
+from mechanisms import mechanism, participation_under
 from scipy.special import logsumexp
 
 from clipnoise.cli.privacy import budget_of
@@ -166,6 +166,18 @@ def test_the_participation_of_nodes_counts_the_gradients_that_change(
 
     assert (participation.affected_examples, participation.examples) == (4, counted)
     assert SAMPLERS[sampler].proves("rdp", "add-remove-node")
+
+
+def test_a_node_is_added_or_removed_and_never_replaced() -> None:
+    sizes = {"examples": 100, "expected_batch_size": 10, "steps": 5}
+    of = mechanism("poisson", degree=3, **sizes)
+    assert of.adjacency == "add-remove-node"
+
+    class Replaced(ClippedMean):
+        adjacency = "replace"
+
+    with pytest.raises(UserError, match="nodes of a graph are accounted for being added"):
+        of.unit.check(Replaced(), of.microbatches)
 
 
 def test_runs_that_are_not_private_draw_poisson_batches_of_nodes_too() -> None:

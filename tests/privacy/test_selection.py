@@ -171,6 +171,13 @@ def test_the_slope_is_that_of_the_generating_function(trials: DrawnTrials) -> No
     k = np.arange(1, len(law) + 1)
     expected = (k * law) @ (1 - u) ** (k[:, None] - 1)
     assert trials.slope(u) == pytest.approx(expected, rel=1e-6)
+    assert trials.slope(np.array([0, 1])).dtype == np.float64
+
+
+def test_two_geometric_trials_have_the_slope_of_their_law() -> None:
+    """Of P[K = k] = 2^−k the generating function is (1 − u)/(1 + u), and its slope 2/(1 + u)²."""
+    u = np.array([0.0, 0.3, 1.0])
+    assert DrawnTrials(mean=2).slope(u) == pytest.approx(2 / (1 + u) ** 2)
 
 
 def test_a_tabulated_profile_is_linear_in_the_exponential_of_epsilon() -> None:

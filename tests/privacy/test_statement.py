@@ -13,10 +13,22 @@ from mechanisms import mechanism
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import selection
-from clipnoise.privacy.claim import NEIGHBOURS, NOT_COVERED, PrivacyStatement, with_search
+from clipnoise.privacy.budget import Privacy
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.claim import (
+    NEIGHBOURS,
+    NOT_COVERED,
+    PrivacyStatement,
+    covered_by_epsilon,
+    state,
+    with_search,
+)
 from clipnoise.privacy.draws import REACH
+from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.noise.buffered import BufferedNoise
+from clipnoise.privacy.queries import ClippedUserMean
 from clipnoise.privacy.trials import DrawnTrials
+from clipnoise.privacy.units import User
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
 
@@ -184,6 +196,26 @@ def test_without_an_example_others_are_in_other_batches_where_zero_out_is_claime
     with_it, without = batches(40), batches(39)
     pairs = zip(with_it, without, strict=True)
     assert sum(one - {leaving} != other for one, other in pairs) > 1
+
+
+def test_without_protection_nothing_is_spent_and_public_weights_are_named() -> None:
+    of = mechanism("poisson", examples=100, expected_batch_size=10, steps=7)
+    privacy = Privacy(noise_multiplier=2.0, delta=1e-3)
+    found = calibrate(of.budget(privacy, privacy.noise_multiplier))
+    assert state(of, privacy, found, private=True, clip_norm=None).epsilon == found.epsilon > 0
+    statement = state(of, privacy, found, private=False, clip_norm=None)
+    assert (statement.claim, statement.epsilon, statement.covers) == ("non-private", None, None)
+    assert "public: they were given" not in covered_by_epsilon("add-remove", "example")
+    weighted = covered_by_epsilon("add-remove", "example", (1.0, 0.5))
+    assert "are private. The weights of the classes, 1, 0.5, are public: they were" in weighted
+
+
+def test_users_who_stay_in_their_place_are_replaced_by_nothing() -> None:
+    removed = Mechanism.asked_for(
+        None, unit=User(count=100), size=10, steps=7, query=ClippedUserMean()
+    )
+    assert removed.adjacency == "add-remove-user"
+    assert replace(removed, unit=User(count=100, stays=True)).adjacency == "zero-out"
 
 
 def test_a_guarantee_says_what_it_covers_what_it_does_not_and_what_is_public() -> None:
