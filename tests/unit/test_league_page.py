@@ -19,10 +19,12 @@ from clipnoise.cli import main
 from clipnoise.cli.league import FOLDER, findings_of, tasks_of, titles
 from clipnoise.errors import UserError
 from clipnoise.report.figures.league import figures
-from clipnoise.report.league import LeagueFindings, by_track, read_league
+from clipnoise.report.inference.over_tasks import mixed_model
+from clipnoise.report.league import LeagueFindings, MethodOverTasks, by_track, read_league
 from clipnoise.report.league_page import (
     TOO_FEW,
     UNDER_WAY,
+    _expected,
     answer,
     league_page,
     league_pdf,
@@ -388,7 +390,7 @@ def test_six_confirmed_tasks_are_enough_for_an_answer(six: LeagueFindings) -> No
     assert "left as the best in 6. The largest gain over DP-SGD in a setting that is shown" in said
     largest = six.gains.loc[six.gains["gain"].idxmax()]
     assert f"is that of disk on {largest['task']} at ε = 3 ({100 * largest['gain']:.1f} " in said
-    (gain,) = (one.gain.mean for one in six.over_tasks if one.method == "disk")
+    (gain,) = (six.together(one) for one in six.over_tasks if one.method == "disk")
     ends = [f"{100 * one:.1f}" for one in (gain.mean, gain.low, gain.high)]
     assert said.endswith(f"at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]}).")
 
@@ -435,7 +437,23 @@ def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:
     tasks = {f"task{n}": confirmed(worse, seed=n, searches=8, examples=200) for n in range(6)}
     said = answer(found(tmp_path, **tasks), dict.fromkeys(tasks, ""))
     assert "No gain over DP-SGD in a setting is shown." in said
-    assert said.endswith("for each gain alone, for no method at any ε.")
+    assert said.endswith("by intervals that hold together, for no method at any ε.")
+
+
+def test_gains_that_are_positive_only_alone_are_said_to_be_few_of_many() -> None:
+    gains = {"disk": [0.04, 0, 0.03, 0.01, 0.035, 0.005], "dp-lion": [0.01, 0, -0.01, 0, 0, 0]}
+    models = {name: mixed_model(np.array(each), np.full(6, 1e-4)) for name, each in gains.items()}
+    findings = LeagueFindings({})
+    vars(findings)["over_tasks"] = [
+        MethodOverTasks(3.0, name, model, None, None, ()) for name, model in models.items()
+    ]
+    ends = [f"{100 * one:.1f}" for one in vars(models["disk"].mean).values()]
+    assert _expected(findings) == (
+        "The gain over DP-SGD that is expected on a task is shown to be positive, by intervals "
+        "that hold together, for no method at any ε. By the 95% interval of each gain alone it is, "
+        f"at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]}); of these 2 intervals, 0.1 "
+        "would lie above 0 by chance."
+    )
 
 
 @pytest.mark.long

@@ -34,6 +34,15 @@ def test_gains_that_differ_less_than_their_errors_show_no_spread_and_are_weighed
     assert found.mean.high - found.mean.mean == pytest.approx(reach)
 
 
+def test_intervals_that_hold_together_are_bonferroni_s() -> None:
+    gains = np.array([1.0, 3.0, 2.0, 6.0, 4.0])
+    found = mixed_model(gains, np.full(5, 0.5))
+    low, high = stats.ttest_1samp(gains, 0).confidence_interval(1 - 0.05 / 15)
+    together = found.together(15)
+    assert (together.mean, together.low, together.high) == pytest.approx((3.2, low, high))
+    assert found.together(1) == found.mean
+
+
 def test_the_interval_for_a_new_task_is_wider() -> None:
     found = mixed_model(np.array([1.0, 3.0, 2.0, 6.0, 4.0]), np.full(5, 0.5))
     assert found.new_task.low < found.mean.low < found.mean.high < found.new_task.high

@@ -86,6 +86,7 @@ def test_pairs_intervals_and_the_mixed_model_are_rarely_wrong() -> None:
     league = League(methods=5, tasks=6, budgets=1, searches=10)
     assert within(pairs_rate(league, 100))
     assert within(mixed_model_rate(League(methods=2, tasks=8, budgets=1, lead_spread=0.01), 300))
+    assert within(mixed_model_rate(League(methods=6, tasks=6, budgets=3, lead_spread=0.01), 100))
     moved = League(methods=4, tasks=2, budgets=2, searches=10, test_error=0.005)
     assert within(intervals_rate(moved, 60, draws=999))
 

@@ -335,6 +335,15 @@ class LeagueFindings:
         budgets = sorted({epsilon for _, epsilon in self.settings})
         return [one for epsilon in budgets for one in self._over(epsilon)]
 
+    @property
+    def estimated(self) -> list[MethodOverTasks]:
+        """Those of two tasks or more, whose gains have an interval."""
+        return [one for one in self.over_tasks if one.gain.tasks > 1]
+
+    def together(self, one: MethodOverTasks) -> Interval:
+        """Return the interval of a gain over tasks that holds together with those of all others."""
+        return one.gain.together(len(self.estimated))
+
     def at(self, epsilon: float) -> dict[str, Confirmed]:
         """Return the tasks that were confirmed at an ε."""
         return {task: one for (task, at), one in self.settings.items() if at == epsilon}

@@ -22,7 +22,7 @@ from clipnoise.report.league import LeagueFindings, MethodOverTasks
 from clipnoise.report.league_papers import claims_block
 from clipnoise.report.pdf import typeset
 from clipnoise.report.records import split, where
-from clipnoise.report.statistics import ALPHA, Interval
+from clipnoise.report.statistics import ALPHA, LEVEL, Interval
 from clipnoise.studies.tracks import PRIVATE
 
 UNDER_WAY = "This comparison is under way, task by task."
@@ -47,9 +47,10 @@ CONFIRMED = (
     "p: the larger one of two tests whether the method can be the best, times the number of "
     "settings. The test for all examples like those of the test set is nominal.",
 )
-OVER_HEADS = ("method", "gain", "mean", "new task", "spread", "p", "closed", "95%")
+OVER_HEADS = ("method", "gain", "alone", "together", "new task", "spread", "p", "closed", "95%")
 OVER_GAIN = (
-    "Gain: what is expected over {base} on a task, in points, with its 95% interval (mean) and the "
+    "Gain: what is expected over {base} on a task, in points, with the 95% interval of this gain "
+    "alone, with the one that holds together with those of all methods and budgets, and with the "
     "interval in which the gain on a new task lies. The tasks are taken as a sample of all tasks. "
     "Spread: the standard deviation of gains from task to task. p: whether the method can be the "
     "best on average."
@@ -57,8 +58,8 @@ OVER_GAIN = (
 OVER_CLOSED = (
     "Closed: how much of what privacy costs {base} the method wins back, in % on average over "
     "tasks, with an interval in which the gap is drawn again, its ceiling and {base} with it. The "
-    "ceiling of a task is the method without privacy that is best on validation examples. Each "
-    "interval holds by itself."
+    "ceiling of a task is the method without privacy that is best on validation examples. Each of "
+    "these intervals holds by itself."
 )
 
 
@@ -122,23 +123,34 @@ def _limited(found: LeagueFindings) -> Iterator[str]:
 
 
 def _expected(found: LeagueFindings) -> str:
-    """Return in a sentence which methods gain on a task, by what the tasks say together."""
-    budgets = dict.fromkeys(one.epsilon for one in found.over_tasks)
-    above = {epsilon: _above(found, epsilon) for epsilon in budgets}
-    named = [f"at ε = {epsilon:g} for {methods}" for epsilon, methods in above.items() if methods]
-    return (
+    """Return in sentences which methods gain on a task, by what the tasks say together."""
+    every = found.estimated
+    together = _above({(one.epsilon, one.method): found.together(one) for one in every})
+    alone = _above({(one.epsilon, one.method): one.gain.mean for one in every})
+    said = (
         f"The gain over {found.track.called} that is expected on a task is shown to be positive, "
-        f"by a 95% interval for each gain alone, {listing(named) or 'for no method at any ε'}."
+        f"by intervals that hold together, {together or 'for no method at any ε'}."
+    )
+    if together or not alone:
+        return said
+    return (
+        f"{said} By the 95% interval of each gain alone it is, {alone}; of these {len(every)} "
+        f"intervals, {(1 - LEVEL) / 2 * len(every):.1f} would lie above 0 by chance."
     )
 
 
-def _above(found: LeagueFindings, epsilon: float) -> str:
-    """Return the methods whose gain over tasks is shown to be positive, the largest three."""
-    every = [one for one in found.over_tasks if one.epsilon == epsilon and one.gain.mean.low > 0]
-    order = sorted(every, key=lambda one: -one.gain.mean.mean)
-    named = [f"{one.method} ({_in_points(one.gain.mean)})" for one in order[:3]]
-    more = [f"{len(order) - 3} more"] if len(order) > 3 else []
-    return listing([*named, *more])
+def _above(intervals: Mapping[tuple[float, str], Interval]) -> str:
+    """Return whose gains are shown to be positive, the largest three at each ε, in words."""
+    found: dict[float, list[str]] = {epsilon: [] for epsilon, _ in intervals}
+    for (epsilon, method), one in sorted(intervals.items(), key=lambda pair: -pair[1].mean):
+        found[epsilon] += [f"{method} ({_in_points(one)})"] if one.low > 0 else []
+    named = {
+        epsilon: [*methods[:3], *([f"{len(methods) - 3} more"] if len(methods) > 3 else [])]
+        for epsilon, methods in found.items()
+    }
+    return listing(
+        [f"at ε = {e:g} for {listing(methods)}" for e, methods in named.items() if methods]
+    )
 
 
 def _in_points(one: Interval) -> str:
@@ -424,7 +436,7 @@ def _over_tasks(found: LeagueFindings) -> Iterator[Block]:
 
     Its gains stand with the task.
     """
-    several = [one for one in found.over_tasks if len(found.at(one.epsilon)) > 1]
+    several = found.estimated
     figures = league.figures_over_tasks(found)
     if not several and not figures:
         return
@@ -441,6 +453,7 @@ def _over(found: LeagueFindings, epsilon: float, every: list[MethodOverTasks]) -
             one.method,
             decimal(100 * one.gain.mean.mean, 2),
             _ends(one.gain.mean),
+            _ends(found.together(one)),
             _ends(one.gain.new_task),
             decimal(100 * one.gain.spread, 2),
             DASH if one.p_value is None else decimal(one.p_value, 4),

@@ -77,22 +77,24 @@ def gains_figure(found: LeagueFindings, task: str) -> LeagueFigure:
 
 def figures_over_tasks(found: LeagueFindings) -> list[LeagueFigure]:
     """Return the figures over tasks: of gains, and of closed shares where there are any."""
-    every, base = found.over_tasks, found.track.called
-    gains = [one for one in every if one.gain.tasks > 1]
+    base = found.track.called
     over = _figure(
         f"Gain over {base} over tasks",
-        "Thick: the 95% interval of the gain that is expected on a task. Thin: the one in "
-        "which the gain on a new task lies; two tasks give none.",
+        "Thick: the 95% interval of the gain that is expected on a task, for each gain alone. "
+        "Thin: the one in which the gain on a new task lies; two tasks give none.",
         "over-tasks.svg",
         f"Gain over {base} (points)",
-        ((one.epsilon, GainRow(one.method, one.gain.mean, one.gain.new_task)) for one in gains),
+        (
+            (one.epsilon, GainRow(one.method, one.gain.mean, one.gain.new_task))
+            for one in found.estimated
+        ),
     )
     closed = _figure(
         "Closed share of the privacy gap",
         "With 95% intervals in which the gap is drawn again.",
         "closed-share.svg",
         "Closed gap (%)",
-        ((one.epsilon, GainRow(one.method, one.closed)) for one in every if one.closed),
+        ((one.epsilon, GainRow(one.method, one.closed)) for one in found.over_tasks if one.closed),
     )
     return [one for one in (over, closed) if one.budgets]
 

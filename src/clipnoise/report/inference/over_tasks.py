@@ -24,14 +24,28 @@ class MixedModel:
     Attributes:
         tasks: how many were run.
         mean: the expected gain on a task, with its interval.
+        error: standard error of the mean.
         spread: standard deviation τ of the gain from task to task; NaN for one task.
         new_task: the interval in which the gain on a new task lies.
     """
 
     tasks: int
     mean: Interval
+    error: float
     spread: float
     new_task: Interval
+
+    def together(self, gains: int, *, level: float = LEVEL) -> Interval:
+        """Return the interval of the mean that holds together with those of other gains.
+
+        It is Bonferroni's: with a probability of `level` at least all of them hold, however they
+        depend on each other.
+
+        Args:
+            gains: how many there are, this one among them.
+            level: at which they hold together.
+        """
+        return _around(self.mean.mean, self.error, self.tasks - 1, 1 - (1 - level) / gains)
 
 
 def mixed_model(gains: Floats, errors: Floats, *, level: float = LEVEL) -> MixedModel:
@@ -71,6 +85,7 @@ def mixed_model(gains: Floats, errors: Floats, *, level: float = LEVEL) -> Mixed
     return MixedModel(
         tasks=tasks,
         mean=_around(mean, math.sqrt(1 / weight), tasks - 1, level),
+        error=math.sqrt(1 / weight),
         spread=math.sqrt(between) if tasks > 1 else math.nan,
         new_task=_around(mean, math.sqrt(between + 1 / weight), tasks - 2, level),
     )
