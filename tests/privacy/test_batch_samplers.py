@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from mechanisms import mechanism, participation_under
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.fixed_size import (
+    _log_even_moments,
     fixed_size_epsilon,
     shuffled_epsilon_at_least,
 )
@@ -114,6 +116,19 @@ def test_a_stream_continues_where_it_was_saved(number: int) -> None:
     second.set_state(first.get_state())
     for _ in range(9):
         assert torch.equal(first.sample(), second.sample())
+
+
+@pytest.mark.parametrize("sigma", [0.7, 2.0, 9.0])
+def test_even_moments_of_a_ratio_of_normals_are_binomial_sums(sigma: float) -> None:
+    """E[(P/Q)^j] = e^(j(j−1)/2σ²), and (P/Q − 1)^l is a sum of such powers, which cancel."""
+
+    def moment(order: int) -> float:
+        powers = [Fraction(math.exp(j * (j - 1) / (2 * sigma**2))) for j in range(order + 1)]
+        signed = (math.comb(order, j) * (-1) ** (order - j) * p for j, p in enumerate(powers))
+        return math.log(sum(signed))
+
+    found = _log_even_moments(sigma, 6)
+    assert found == pytest.approx([moment(order) for order in (0, 2, 4, 6)], rel=1e-6, abs=1e-9)
 
 
 def test_a_fixed_size_of_all_is_the_gaussian_mechanism_under_replacement() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
@@ -226,6 +227,31 @@ def test_profiles_are_monotone() -> None:
         assert less.mu < weak.mu
         assert (rates(less) < rates(weak)).all()
         assert all(less.delta_at(epsilon) <= weak.delta_at(epsilon) for epsilon in EPSILONS)
+
+
+def test_an_attack_is_bounded_from_both_sides_of_a_pair_of_epsilon_and_delta() -> None:
+    """Of two lines, δ + e^ε α holds for small α and 1 − (1 − δ − α)/e^ε for large ones."""
+    one = PrivacyProfile(epsilons=(1.0,), deltas=(0.1,), mu=None, slack=0.0)
+    found = rates(one, np.array([0.0, 0.1, 0.3, 0.8]))
+    small, large = 0.1 + np.e * 0.1, 1 - (1 - 0.1 - np.array([0.3, 0.8])) / np.e
+    assert found == pytest.approx([0.1, small, *large])
+
+
+def test_the_regret_of_pure_privacy_is_the_gap_to_the_gaussian_through_its_kink() -> None:
+    """Its trade-off function is max(1 − eα, (1 − α)/e), so that α − β = d at (1 + d)/(1 + e)."""
+    hull = _Hull(np.array([0.0, 1.0]), np.array([np.tanh(0.5), 0.0]))
+    mu = hull.mu(0.0)
+    assert mu == pytest.approx(2 * ndtri(np.e / (1 + np.e)), rel=1e-3)
+
+    def gap(d: float) -> float:
+        alpha = brentq(lambda a: a - ndtr(-ndtri(a) - mu) - d, 1e-15, 0.5)
+        return float((1 + d) / (1 + np.e) - alpha)
+
+    expected = max(gap(d) for d in np.linspace(-0.999, -0.001, 2000))
+    assert hull.regret(mu, 0.0) == pytest.approx(expected, rel=1e-3)
+    kept, alike = 0.9, ndtr(-mu / 2)  # where both errors are the same
+    assert hull.regret(mu, 0.1) >= 1 / (1 + np.e) - kept * alike
+    assert hull.regret(mu, 0.1) < 0.1
 
 
 def test_no_mu_is_given_where_the_profile_does_not_fall_to_the_slack() -> None:

@@ -20,9 +20,10 @@ from scipy.special import logsumexp
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.privacy.accountants.poisson import epsilon
+from clipnoise.privacy.accountants.poisson import ORDERS, epsilon
 from clipnoise.privacy.accountants.selection import (
     _between,
+    _convex,
     selected_curve,
     selected_epsilon,
     selected_profile,
@@ -188,6 +189,29 @@ def test_a_tabulated_profile_is_linear_in_the_exponential_of_epsilon() -> None:
     assert _between(grid, deltas, inside) == pytest.approx(expected)
     outside = _between(grid, deltas, np.array([-1.01, 1.01, 50.0]))
     assert outside == pytest.approx([1.0, deltas[-1], deltas[-1]])
+
+
+def test_divergences_of_the_best_of_geometric_trials_are_those_of_the_theorem() -> None:
+    """Of ε(α) = ρα and m = 1/γ trials: ρα + log(m)/(α − 1) + 2 min over α̂ of the last term."""
+    orders, rho, m = np.array(ORDERS), 0.01, 12.0
+    spread = min((1 - 1 / a) * rho * a + math.log(m) / a for a in ORDERS)
+    expected = [rho * a + math.log(m) / (a - 1) + 2 * spread for a in ORDERS]
+    assert selected_curve(DrawnTrials(mean=m), rho * orders, orders) == pytest.approx(expected)
+
+
+def test_the_greatest_convex_function_is_the_lowest_line_through_two_points() -> None:
+    random = np.random.default_rng(0)
+    x, y = np.sort(random.uniform(0.1, 3, 12)), random.uniform(0, 1, 12)
+    points = [(0.0, 1.0), *zip(x, y, strict=True)]
+    lowest = [
+        min(
+            np.interp(place, (x0, x1), (y0, y1))
+            for (x0, y0), (x1, y1) in itertools.product(points, repeat=2)
+            if x0 <= place <= x1
+        )
+        for place in x
+    ]
+    assert _convex(x, y) == pytest.approx(lowest)
 
 
 def single(delta: float = DELTA, steps: int = RUN[2]) -> float:

@@ -23,7 +23,7 @@ from clipnoise.privacy.accountants import separated
 from clipnoise.privacy.accountants.mixture import log_mean_exp, log_most
 from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError
-from clipnoise.privacy.accountants.separated import Separated, _tails
+from clipnoise.privacy.accountants.separated import Separated, _Patterns, _tails
 from clipnoise.privacy.calibration import TOLERANCE, calibrate
 from clipnoise.privacy.claim import claim
 from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
@@ -74,6 +74,22 @@ def test_moments_and_ratios_are_those_of_all_patterns(bands: int, rate: float) -
     y = np.random.default_rng(0).normal(0.3, 1.5, (moved.shape[1], 20))
     ratios = chances @ np.exp(moved @ y - np.diag(gram)[:, None] / 2)
     np.testing.assert_allclose(of.log_ratios(y), np.log(ratios), rtol=1e-10)
+
+
+def test_one_pattern_is_drawn_by_the_law_of_the_sampler() -> None:
+    every, chances = patterns(3, 6, 0.4)
+    random = np.random.default_rng(0)
+    drawn = _Patterns(mixture(3, 6, 0.4, 1.3), 1).draw(40_000, random)
+    counts = Counter(map(tuple, drawn.T.tolist()))
+    found = [counts[tuple(pattern)] / 40_000 for pattern in every.astype(int).tolist()]
+    assert sum(counts.values()) == sum(counts[tuple(p)] for p in every.astype(int).tolist())
+    assert found == pytest.approx(chances, abs=4 * math.sqrt(0.25 / 40_000))
+
+
+def test_what_is_drawn_is_the_same_in_every_call() -> None:
+    first, second = (mixture(2, 3, 0.3, 2.0) for _ in range(2))
+    assert np.array_equal(first.absent, second.absent)
+    assert np.array_equal(first.tilted(2).log_ratios, second.tilted(2).log_ratios)
 
 
 LINE = np.linspace(-9, 12, 1051)
