@@ -247,10 +247,12 @@ def _summary(rows: list[JudgedSetting], watermark: str) -> str:
         return f"In one setting {who if best else 'no method'} is {better}.{left}"
     if not best:
         return f"In none of {judged} settings is one method {better}.{left}"
-    wins = [f"{label} in {number}" for label, number in winners.most_common(NAMED)]
+    named = [f"{label} in {number}" for label, number in winners.most_common(NAMED)]
     more = [f"{count(len(winners) - NAMED, 'other')}"] if len(winners) > NAMED else []
-    which = f": {listing([*wins, *more])}" if len(winners) > 1 else ""
-    return f"In {best} of {judged} settings {who} is {better}{which}.{left}"
+    which = f": {listing([*named, *more])}" if len(winners) > 1 else ""
+    wins = f"In {best} of {judged} settings {who} is {better}{which}."
+    few = f"{ALPHA * judged:.2g} settings on average"
+    return f"{wins} If no methods differed, chance would show one in at most {few}.{left}"
 
 
 def _data(runs: pd.DataFrame) -> Iterator[tuple[str, ...]]:
