@@ -97,6 +97,11 @@ def test_rdp_at_integer_orders_is_the_binomial_sum(sigma: float, q: float, alpha
     assert measured >= math.log(moment) / (alpha - 1)
 
 
+@pytest.mark.parametrize("alpha", [1.25, 2.0, 64.0])
+def test_where_a_release_costs_nothing_the_rounding_of_its_log_moment_is_left(alpha: float) -> None:
+    assert rdp_curve(1e6, 1e-9)[ORDERS.index(alpha)] == pytest.approx(1e-12 / (alpha - 1), rel=0.01)
+
+
 def test_rdp_grows_with_the_order() -> None:
     for sigma, q in [(0.3, 0.01), (1.0, 0.01), (1.0, 0.9), (20.0, 0.1)]:
         curve = rdp_curve(sigma, q)

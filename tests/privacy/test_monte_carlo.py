@@ -18,10 +18,11 @@ from small_samples import misled
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
+from clipnoise.privacy.accountants import monte_carlo
 from clipnoise.privacy.accountants.allocation import allocated_epsilon
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.mixture import MOST_TILTS, Weighted, bound, log_most
-from clipnoise.privacy.accountants.monte_carlo import GRIDS
+from clipnoise.privacy.accountants.monte_carlo import FAILURE, GRIDS, SIGMAS
 from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases
 from clipnoise.privacy.accountants.turns import Turns
@@ -252,6 +253,33 @@ def asked(**values: Any) -> Any:
         "balls-in-bins", examples=100, expected_batch_size=20, steps=30,
         accountant="monte-carlo", **values,
     )  # fmt: skip
+
+
+def test_the_chance_that_draws_mislead_is_a_share_of_delta_and_left_out_of_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two bounds a direction err with 4ρ at each σ, and six with 12ρ at each σ, grid and ε."""
+    asked: dict[str, tuple[Any, ...]] = {}
+
+    class Asked:
+        def epsilon(self, *values: Any) -> float:
+            asked["epsilon"] = values
+            return 1.0
+
+        def deltas(self, *values: Any) -> Array:
+            asked["deltas"] = values
+            return np.zeros(3)
+
+    monkeypatch.setattr(monte_carlo, "_mixture", lambda releases: Asked())
+    releases = Releases(noise_multiplier=2.0, sampling_rate=1.0, steps=3, delta=1e-5)
+    assert monte_carlo.monte_carlo_epsilon(releases) == 1.0
+    delta, certainty = asked["epsilon"]
+    assert delta + 4 * SIGMAS * math.exp(-certainty) == pytest.approx(1e-5, rel=1e-9)
+    found = monte_carlo.monte_carlo_delta(releases, np.array([0.0, 1.0, 2.0]))
+    _, least, certainty = asked["deltas"]
+    chance = 12 * SIGMAS * GRIDS * 3 * math.exp(-certainty)
+    assert (least, chance) == pytest.approx((1e-5, FAILURE * 1e-5), rel=1e-9)
+    assert found == pytest.approx([chance] * 3, rel=1e-9)
 
 
 @pytest.mark.long
