@@ -54,7 +54,8 @@ def test_fixed_size_batches_have_their_size_and_each_example_its_chance() -> Non
     assert (counts - 500).abs().max() < 5 * math.sqrt(2000 * 0.25 * 0.75)
 
 
-def test_a_batch_of_fixed_size_may_be_everyone_and_no_more() -> None:
+def test_a_batch_of_fixed_size_may_be_everyone_or_nobody_and_no_more() -> None:
+    assert FixedSizeSampler(50, 0, draw()).sample().tolist() == []
     assert FixedSizeSampler(5, 5, draw()).sample().tolist() == list(range(5))
     with pytest.raises(ValueError, match="must lie in 0 … 5, got 6"):
         FixedSizeSampler(5, 6, draw())
