@@ -32,6 +32,7 @@ from clipnoise.privacy.calibration import (
     read_calibration,
 )
 from clipnoise.privacy.noise.banded import BandedNoise
+from clipnoise.privacy.trials import DrawnTrials
 
 VALUES: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "sampling_rate": 0.05, "steps": 200}
 
@@ -156,13 +157,26 @@ def test_the_key_is_the_same_in_another_process_without_heavy_imports() -> None:
     assert output[:2] == [target().key, "[]"]
 
 
-def test_options_are_the_command_line_that_gives_the_same_target() -> None:
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"sampling_rate": 64 / 1437, "evaluation_steps": (0, 3, 200), "accountant": "prv"},
+        {"sampler": "truncated-poisson", "truncation_probability": 1e-9},
+    ],
+)
+def test_options_are_the_command_line_that_gives_the_same_target(values: dict[str, Any]) -> None:
     from clipnoise.cli.privacy import budget_of
     from clipnoise.cli.privacy import calibrate as command
 
-    budget = target(sampling_rate=64 / 1437, evaluation_steps=(0, 3, 200), accountant="prv")
+    budget = target(**values)
     options = command.make_context("calibrate", shlex.split(budget.options())).params
     assert budget_of(options) == budget
+
+
+def test_a_budget_says_what_is_calibrated() -> None:
+    assert target().label == "ε=2, δ=1e-05, 200 steps, rdp"
+    given = target(epsilon=None, noise_multiplier=0.5, trials=DrawnTrials(mean=3))
+    assert given.label == "σ=0.5, δ=1e-05, 200 steps, rdp, choice included"
 
 
 def test_a_calibration_survives_its_file(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from clipnoise import replay
 from clipnoise.core.clip_rules import ClipRule, HardClip
 from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
 from clipnoise.core.clipping import ClippedSum, Clipping
+from clipnoise.core.query import Component
 from clipnoise.core.state import Public
 from clipnoise.core.step import privatize
 from clipnoise.core.taken import (
@@ -232,3 +233,9 @@ def test_a_query_and_a_clipping_that_take_something_else_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="differ in what they take"):
             privatize(ClippedSum(torch.zeros(3)), query, Clipping(C, of=of), noise, constants)
+
+
+def test_a_count_that_moves_by_a_half_is_released_with_its_share_of_the_noise() -> None:
+    mean, count = ClippedMeanAndCount(share=0.2).components(3.0, 10)
+    assert mean == Component(0.3, 0.8**-0.5)
+    assert count == Component(0.05, pytest.approx(0.2**-0.5))

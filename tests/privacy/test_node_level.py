@@ -178,6 +178,8 @@ def test_a_node_is_added_or_removed_and_never_replaced() -> None:
 
     with pytest.raises(UserError, match="nodes of a graph are accounted for being added"):
         of.unit.check(Replaced(), of.microbatches)
+    with pytest.raises(UserError, match="no analysis covers micro-batches of nodes"):
+        of.unit.check(of.query, MicroBatches(size=2))
 
 
 def test_runs_that_are_not_private_draw_poisson_batches_of_nodes_too() -> None:
