@@ -162,6 +162,7 @@ def test_the_key_is_the_same_in_another_process_without_heavy_imports() -> None:
     [
         {"sampling_rate": 64 / 1437, "evaluation_steps": (0, 3, 200), "accountant": "prv"},
         {"sampler": "truncated-poisson", "truncation_probability": 1e-9},
+        {"trials": DrawnTrials(mean=3)},
     ],
 )
 def test_options_are_the_command_line_that_gives_the_same_target(values: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from mechanisms import participation_under
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import poisson as accountants
-from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
+from clipnoise.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
 from clipnoise.privacy.noise_strategies import optimal_toeplitz, prefix_sum_rmse
 from clipnoise.privacy.participation import Participation
 
@@ -81,6 +81,18 @@ def test_dense_noise_over_one_epoch_is_one_release() -> None:
         )
         spent = participation.epsilon("prv", noise_multiplier=2.0, delta=1e-5)
         assert spent == gaussian_epsilon(2.0, 1e-5)
+
+
+def test_one_release_has_the_deltas_of_the_gaussian_mechanism_and_none_has_none() -> None:
+    epsilons = np.array([0.0, 0.5, 2.0])
+    one, none = (
+        Participation(sampling_rate=1.0, steps=steps).deltas(
+            "per-epoch", epsilons, noise_multiplier=2.0, least=1e-9
+        )
+        for steps in (1, 0)
+    )
+    assert one == pytest.approx(gaussian_delta(0.5, epsilons), rel=1e-6)
+    assert (none == 0).all()
 
 
 def test_epsilon_grows_with_the_steps_taken() -> None:

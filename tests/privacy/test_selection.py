@@ -272,7 +272,8 @@ def test_a_choice_is_covered_only_for_poisson_batches_of_examples(numbers: dict[
 def test_a_choice_is_covered_where_examples_are_added_or_removed_and_not_replaced() -> None:
     privacy = Privacy(epsilon=1.0, delta=1e-5, trials=LAWS[0])
     sizes = {"examples": 100, "expected_batch_size": 10, "steps": 9}
-    assert mechanism("poisson", **sizes).budget(privacy, None).trials == LAWS[0]
+    budget = mechanism("poisson", **sizes).budget(privacy, None, at=[0, 3])
+    assert (budget.trials, budget.evaluation_steps) == (LAWS[0], (0, 3))
     with pytest.raises(UserError, match="and the adjacency is 'replace'"):
         mechanism("fixed-size", accountant="rdp-replace", **sizes).budget(privacy, None)
 
