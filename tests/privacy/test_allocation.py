@@ -10,9 +10,14 @@ import pytest
 import torch
 from budgets import flat_budget
 from mechanisms import mechanism
+from scipy.special import ndtr
 
 from clipnoise.errors import UserError
-from clipnoise.privacy.accountants.allocation import allocated_epsilon, epoch_loss
+from clipnoise.privacy.accountants.allocation import (
+    _differences,
+    allocated_epsilon,
+    epoch_loss,
+)
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import PLD_ROUNDING, AccountantError, Releases, epsilon
 from clipnoise.privacy.calibration import TOLERANCE, calibrate
@@ -172,3 +177,9 @@ def test_it_is_proved_by_its_own_accountant_alone() -> None:
     assert RandomAllocationSampler.proves("pld-allocation", "add-remove")
     for name in ("rdp", "prv", "pld"):
         assert not RandomAllocationSampler.proves(name, "zero-out")  # type: ignore[arg-type]
+
+
+def test_probabilities_of_cells_are_exact_in_both_tails() -> None:
+    found = _differences(np.array([-26.0, -25.0, 0.0, 25.0, 26.0]), ndtr)
+    assert found[0] == found[-1] == pytest.approx(ndtr(-25.0), rel=1e-9, abs=0)
+    assert found[1] == found[2] == pytest.approx(0.5)

@@ -24,6 +24,7 @@ from clipnoise.privacy.accountants.poisson import ORDERS, epsilon
 from clipnoise.privacy.accountants.selection import (
     _between,
     _convex,
+    composed_epsilon,
     selected_curve,
     selected_epsilon,
     selected_profile,
@@ -217,6 +218,12 @@ def test_the_greatest_convex_function_is_the_lowest_line_through_two_points() ->
 def single(delta: float = DELTA, steps: int = RUN[2]) -> float:
     sigma, rate, _ = RUN
     return epsilon("pld", noise_multiplier=sigma, sampling_rate=rate, steps=steps, delta=delta)
+
+
+def test_runs_that_differ_in_steps_alone_cost_what_all_their_steps_cost() -> None:
+    found = composed_epsilon([(1.0, 0.05, 20), (1.0, 0.05, 0), (1.0, 0.05, 30)], delta=DELTA)
+    expected = epsilon("rdp", noise_multiplier=1.0, sampling_rate=0.05, steps=50, delta=DELTA)
+    assert found == pytest.approx(expected)
 
 
 def test_one_trial_costs_what_a_run_costs() -> None:

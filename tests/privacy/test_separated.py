@@ -86,6 +86,12 @@ def test_one_pattern_is_drawn_by_the_law_of_the_sampler() -> None:
     assert found == pytest.approx(chances, abs=4 * math.sqrt(0.25 / 40_000))
 
 
+def test_as_many_patterns_are_drawn_as_have_few_enough_states() -> None:
+    of = mixture(30, 60, 0.1, 1.3)
+    few, more = (len(list(separated._states(of.most_tilts + n, 29))) for n in (0, 1))
+    assert few <= separated.MOST_STATES < more
+
+
 def test_what_is_drawn_is_the_same_in_every_call() -> None:
     first, second = (mixture(2, 3, 0.3, 2.0) for _ in range(2))
     assert np.array_equal(first.absent, second.absent)
