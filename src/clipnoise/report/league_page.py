@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -141,16 +142,15 @@ def _expected(found: LeagueFindings) -> str:
 
 def _above(intervals: Mapping[tuple[float, str], Interval]) -> str:
     """Return whose gains are shown to be positive, the largest three at each ε, in words."""
-    found: dict[float, list[str]] = {epsilon: [] for epsilon, _ in intervals}
+    found: dict[float, list[str]] = defaultdict(list)
     for (epsilon, method), one in sorted(intervals.items(), key=lambda pair: -pair[1].mean):
-        found[epsilon] += [f"{method} ({_in_points(one)})"] if one.low > 0 else []
-    named = {
-        epsilon: [*methods[:3], *([f"{len(methods) - 3} more"] if len(methods) > 3 else [])]
-        for epsilon, methods in found.items()
-    }
-    return listing(
-        [f"at ε = {e:g} for {listing(methods)}" for e, methods in named.items() if methods]
-    )
+        if one.low > 0:
+            found[epsilon].append(f"{method} ({_in_points(one)})")
+    named = []
+    for epsilon, methods in sorted(found.items()):
+        more = [f"{len(methods) - 3} more"] if len(methods) > 3 else []
+        named.append(f"at ε = {epsilon:g} for {listing([*methods[:3], *more])}")
+    return listing(named)
 
 
 def _in_points(one: Interval) -> str:
@@ -473,8 +473,8 @@ def _over(found: LeagueFindings, epsilon: float, every: list[MethodOverTasks]) -
             f"than {100 * LEAST_GAP:g} points or {SURE:g} standard errors, or results without "
             "privacy are not published."
         )
-    some = {name for one in at.values() for name in one.methods} - {one.method for one in every}
-    left = sorted(some - {found.track.baseline})
+    some = {name for one in at.values() for name in one.methods}
+    left = sorted(name for name in some if any(name not in one.methods for one in at.values()))
     if left:
         notes.append(
             f"Left out, because not all of these tasks confirmed them: {listing(left)}. A method "

@@ -35,17 +35,15 @@ class MixedModel:
     spread: float
     new_task: Interval
 
-    def together(self, gains: int, *, level: float = LEVEL) -> Interval:
-        """Return the interval of the mean that holds together with those of other gains.
+    def together(self, gains: int) -> Interval:
+        """Return the interval of the mean that holds together with those of other gains, at 95%.
 
-        It is Bonferroni's: with a probability of `level` at least all of them hold, however they
-        depend on each other.
+        It is Bonferroni's: it holds however the gains depend on each other.
 
         Args:
             gains: how many there are, this one among them.
-            level: at which they hold together.
         """
-        return _around(self.mean.mean, self.error, self.tasks - 1, 1 - (1 - level) / gains)
+        return _around(self.mean.mean, self.error, self.tasks - 1, 1 - (1 - LEVEL) / gains)
 
 
 def mixed_model(gains: Floats, errors: Floats, *, level: float = LEVEL) -> MixedModel:
