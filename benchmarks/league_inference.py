@@ -27,6 +27,7 @@ from clipnoise.report.inference.simulation import (
     T_TESTS,
     TOGETHER,
     League,
+    mixed_model_rate,
     rates,
 )
 
@@ -92,7 +93,26 @@ def measure(settings: int, leagues: int) -> dict[str, Any]:
         "leagues": leagues,
         "size": size,
         "power": {test: [one.found for one in made] for test, made in power.items()},
+        "over_tasks": over_tasks(settings),
     }
+
+
+def over_tasks(leagues: int) -> dict[str, Any]:
+    """Return size and power, at a lead of a point, of intervals over tasks that hold together.
+
+    There are six methods. For the size, the first one gains on some tasks and loses on others.
+
+    Args:
+        leagues: drawn for each number.
+    """
+    shape: dict[str, Any] = {"methods": 6, "budgets": 3}
+    equal = mixed_model_rate(League(tasks=6, lead_spread=0.01, **shape), leagues)
+    led = {
+        tasks: mixed_model_rate(League(tasks=tasks, lead=0.01, **shape), leagues).found
+        for tasks in (6, 18)
+    }
+    print("over tasks", equal, led, flush=True)
+    return {"wrong": equal.wrong, "found": {str(tasks): found for tasks, found in led.items()}}
 
 
 def draw(found: dict[str, Any]) -> Figure:

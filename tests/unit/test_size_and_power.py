@@ -201,6 +201,15 @@ def test_the_protocol_quotes_the_numbers_that_were_simulated() -> None:
     assert [float(one) for one in said] == pytest.approx([100 * one for one in numbers], abs=0.06)
     assert f"of {found['settings']} for each point" in page
     assert f"of {found['leagues']} leagues" in page
+    (over_tasks,) = re.findall(
+        f"{number} have an interval without the true gain. "
+        f"A lead of 1 point is found in {number} of them over 6 tasks, and in {number} over 18",
+        page,
+    )
+    numbers = [found["over_tasks"]["wrong"], *found["over_tasks"]["found"].values()]
+    assert numbers[0] <= ALPHA
+    assert [float(one) for one in over_tasks] == pytest.approx([100 * n for n in numbers], abs=0.06)
+    assert f"of {found['settings']} leagues with six methods" in page
     assert all(
         max(one["wrong"]) <= ALPHA + 3 * one["error"]
         for name, one in found["size"].items()
