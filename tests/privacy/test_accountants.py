@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import poisson
-from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
+from clipnoise.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import (
     ORDERS,
     PLD_INTERVALS,
@@ -259,6 +260,41 @@ def test_the_mean_of_the_privacy_loss_is_exact_for_the_plain_gaussian() -> None:
     with np.errstate(divide="ignore"):
         prv = poisson._truncated_prv(releases, poisson._prv_domain(releases, 1e-8))
         assert prv.mean() == pytest.approx(1 / (2 * 3.0**2), rel=1e-12)
+
+
+@pytest.mark.parametrize(("sigma", "q", "steps"), [(1.0, 0.1, 100), (0.4, 0.01, 1), (50.0, 0.1, 1)])
+def test_the_grid_of_prv_is_that_of_its_theorem(sigma: float, q: float, steps: int) -> None:
+    """It reaches 3 beyond the ε of all releases, and of each, at shares of its error of δ."""
+    error = 1e-8
+    releases = Releases(noise_multiplier=sigma, sampling_rate=q, steps=steps, delta=1e-5)
+    domain = poisson._prv_domain(releases, error)
+    every = bound("rdp", sigma, q, steps, error / 4)
+    one = bound("rdp", sigma, q, 1, error / (8 * steps))
+    reach = 3 + max(every, one, poisson.PRV_EPSILON_ERROR)
+    width = poisson.PRV_EPSILON_ERROR / math.sqrt(steps * math.log(12 / error) / 2)
+    assert domain.dt == pytest.approx(width, rel=1e-7)
+    assert reach <= domain.t_max <= reach + 2 * width
+    assert -reach - width <= domain.t_min <= -reach
+
+
+def test_only_the_warning_that_the_last_order_is_the_best_is_silenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Analysis:
+        @staticmethod
+        def get_privacy_spent(**_: object) -> tuple[float, float]:
+            warnings.warn("Optimal order is the largest alpha.", stacklevel=1)
+            warnings.warn("Something else.", stacklevel=1)
+            return 1.0, 2.0
+
+    monkeypatch.setattr(poisson, "_opacus", lambda analysis: Analysis)
+    with pytest.warns(UserWarning, match="Something else") as seen:
+        assert poisson.renyi_epsilon(np.ones(len(ORDERS)), 1e-5) == 1
+    assert [str(one.message) for one in seen] == ["Something else."]
+
+
+def test_no_failure_of_the_gaussian_mechanism_is_more_than_certain() -> None:
+    assert gaussian_delta(1e3, np.array([0.0, 1.0])).tolist() == [1, 1]
 
 
 def test_results_that_are_not_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

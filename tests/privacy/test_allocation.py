@@ -10,11 +10,14 @@ import pytest
 import torch
 from budgets import flat_budget
 from mechanisms import mechanism
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.allocation import (
     _differences,
+    _likelihood_ratios,
+    _sums,
+    _window,
     allocated_epsilon,
     epoch_loss,
 )
@@ -183,3 +186,51 @@ def test_probabilities_of_cells_are_exact_in_both_tails() -> None:
     found = _differences(np.array([-26.0, -25.0, 0.0, 25.0, 26.0]), ndtr)
     assert found[0] == found[-1] == pytest.approx(ndtr(-25.0), rel=1e-9, abs=0)
     assert found[1] == found[2] == pytest.approx(0.5)
+
+
+def test_the_grid_of_a_ratio_ends_where_its_tail_begins_and_is_fine_beside_the_smallest() -> None:
+    sigma, steps, tail = 1.0, 2, 2.0**-20
+    absent, present, width = _likelihood_ratios(sigma, steps, tail)
+    end = math.exp(-float(ndtri(tail / 4)) / sigma + 1 / (2 * sigma**2))  # of all but tail/4
+    assert width * (len(absent) - 2) < end <= width * (len(absent) - 1)
+    assert 1 - present.sum() == pytest.approx(tail / 4, rel=0.01)
+    assert present.sum() > absent.sum() - tail
+    below = ndtr(sigma * math.log(4 * width) + 1 / (2 * sigma))  # of four cells
+    assert below**steps == pytest.approx(tail, rel=1e-6)
+
+
+def test_a_loss_whose_square_floats_can_hold_is_not_refused() -> None:
+    absent, present, _ = _likelihood_ratios(0.05, 2, 2.0**-30)  # losses of up to 326
+    assert np.isfinite([absent, present]).all()
+
+
+@pytest.mark.parametrize("steps", [1, 7, 60, 1000])
+def test_outside_of_a_window_lies_no_more_than_the_tail_and_inside_little_else(steps: int) -> None:
+    absent, present, tail = np.array([0.02, 0.96, 0.02]), np.array([0.0, 0.98, 0.02]), 1e-6
+    first, size = _window(absent, present, steps, tail)
+    place = present
+    for _ in range(steps - 1):
+        place = np.convolve(place, absent)
+    assert place[:first].sum() + place[first + size :].sum() <= tail
+    assert size <= 6 + 20 * math.sqrt(0.04 * steps)
+    for factor in (2, 3, 5):  # a size of real transforms that are fast
+        while size % factor == 0:
+            size //= factor
+    assert size == 1
+
+
+def test_a_window_ends_with_what_a_single_step_can_be() -> None:
+    assert _window(np.array([0.5, 0.5]), np.array([0.0, 1.0]), 1, 1e-6) == (0, 2)
+
+
+def test_what_lies_beyond_the_grids_counts_as_an_infinite_loss() -> None:
+    sigma, steps, tail = 1.0, 3, 2.0**-10
+    absent, present, width = _likelihood_ratios(sigma, steps, tail)
+    first, size = _window(absent, present, steps, tail)
+    loss = epoch_loss(sigma, steps, tail)
+    for one, direction in zip((present, absent), DIRECTIONS, strict=True):
+        sums, noise = _sums(one, absent, steps, first, size)
+        never = sums[0] if one is absent and first == 0 else 0.0
+        beyond = 1 - one.sum() * absent.sum() ** 2 + noise * size + steps * 2.0**-49 / width
+        found = getattr(loss, direction)._infinity_mass
+        assert found == pytest.approx(beyond + tail + never, rel=1e-6)

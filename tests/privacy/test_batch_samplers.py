@@ -6,9 +6,11 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from mechanisms import mechanism, participation_under
+from scipy.stats import norm
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.fixed_size import (
@@ -273,3 +275,19 @@ def test_epochs_are_counted_only_where_there_are_some() -> None:
         participation_under(
             "poisson", examples=1000, expected_batch_size=100, steps=20, accountant="per-epoch"
         )
+
+
+@pytest.mark.parametrize(("sigma", "batches", "delta"), [(1.0, 1, 1e-5), (0.8, 4, 1e-3)])
+def test_shuffled_batches_are_told_apart_by_the_largest_of_their_sums(
+    sigma: float, batches: int, delta: float
+) -> None:
+    t = np.linspace(-2, 2 + 9 * sigma, 50_001)
+    there, absent = (
+        1 - norm.cdf(t / sigma) ** (batches - 1) * norm.cdf((t - shift) / sigma) for shift in (2, 1)
+    )
+    seen = there > delta
+    expected = np.log((there[seen] - delta) / absent[seen]).max()
+    found = shuffled_epsilon_at_least(sigma, batches, delta)
+    assert found == pytest.approx(expected, rel=1e-5)
+    if batches == 1:
+        assert found == pytest.approx(gaussian_epsilon(sigma, delta), rel=1e-5)

@@ -293,6 +293,21 @@ def test_what_is_stated_says_of_each_number_what_it_bounds() -> None:
     assert [*found.lines(nominal=True)] == [f"{name}, nominal" for name in lines]
 
 
+def test_a_gaussian_that_is_one_but_for_a_slack_is_stated_with_its_slack_and_gap() -> None:
+    found = PrivacyProfile(epsilons=(1.0,), deltas=(0.1,), mu=1.2341, slack=1e-9, regret=0.01234)
+    stated = "μ = 1.24, but for a probability of 1e-09; gap Δ = 0.013"
+    assert found.lines(nominal=False)["Gaussian DP"] == stated
+    without = PrivacyProfile(epsilons=(1.0,), deltas=(0.1,), unavailable="why")
+    assert without.lines(nominal=False)["Gaussian DP"] == "not available: why"
+
+
+def test_true_positive_rates_of_a_gaussian_with_a_slack_are_those_of_both_together() -> None:
+    """With probability δ₀ all is seen, and with the rest an attack errs α/(1 − δ₀) as often."""
+    found = PrivacyProfile(epsilons=(50.0,), deltas=(0.0,), mu=1.0, slack=0.2)
+    small = 0.2 + 0.8 * ndtr(ndtri(0.1 / 0.8) + 1)
+    assert rates(found, np.array([0.1, 0.9])) == pytest.approx([small, 1.0])
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(0.0, "0"), (1.2301, "1.24"), (1.23, "1.23"), (2e-7, "2e-07")]
 )

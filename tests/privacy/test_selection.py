@@ -15,7 +15,9 @@ import pytest
 from budgets import flat_budget
 from mechanisms import mechanism
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import logsumexp
+from scipy.stats import norm
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
@@ -224,6 +226,37 @@ def test_runs_that_differ_in_steps_alone_cost_what_all_their_steps_cost() -> Non
     found = composed_epsilon([(1.0, 0.05, 20), (1.0, 0.05, 0), (1.0, 0.05, 30)], delta=DELTA)
     expected = epsilon("rdp", noise_multiplier=1.0, sampling_rate=0.05, steps=50, delta=DELTA)
     assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "trials", [DrawnTrials(mean=5), DrawnTrials(mean=4, law="poisson")], ids=str
+)
+def test_the_best_of_gaussian_releases_costs_no_less_than_the_largest_and_little_more(
+    trials: DrawnTrials,
+) -> None:
+    """The largest of K normal numbers has the density of one times E[K P(none is larger)^(K−1)]."""
+    sigma, delta = 2.0, 1e-5
+    y = np.linspace(-9 * sigma, 1 + 9 * sigma, 100_001)
+    width = y[1] - y[0]
+    there, absent = (
+        norm.pdf(y, shift, sigma) * width * trials.slope(norm.sf(y, shift, sigma))
+        for shift in (1.0, 0.0)
+    )
+
+    def excess(value: float) -> float:
+        return float(hockey_stick(there, absent, np.array([value]))[0]) - delta
+
+    least = brentq(excess, 0.0, 20.0)
+    assert least <= selected_epsilon(trials, (sigma, 1.0, 1), delta=delta) <= 1.35 * least
+
+
+def test_no_output_is_more_than_certainly_worse_than_another() -> None:
+    """The line of u is φ(u) r − φ(U(u)), with U(u) = e³u ≤ 1: the first above 0 is where U is 1."""
+    trials = DrawnTrials(mean=5)
+    weights, shifts = selected_profile(trials, np.array([3.0]), np.array([0.0]))
+    at_one, before = trials.slope(np.array([1.0, math.exp(-3)]))
+    assert shifts.min() == pytest.approx(math.log(at_one / before), abs=CELL)
+    assert weights.sum() == pytest.approx(trials.mean)
 
 
 def test_one_trial_costs_what_a_run_costs() -> None:
