@@ -376,3 +376,13 @@ def test_draws_outside_the_divergence_count_nothing_however_large_their_weights(
     for value in (0.0, 1.0, 50.0):
         with np.errstate(over="raise", invalid="raise"):
             assert bound(both, 20.0, sign=sign)(value) == bound(outside, 20.0, sign=sign)(value)
+
+
+@pytest.mark.parametrize(("sign", "power"), [(1, -3.0), (1, -1.5), (-1, 2.0), (-1, 0.5)])
+def test_the_largest_value_is_where_the_divergence_and_the_weight_balance(
+    sign: int, power: float
+) -> None:
+    epsilon, ratios = 0.7, np.exp(np.linspace(-12, 12, 400_001))
+    excess = ratios - math.exp(epsilon) if sign == 1 else 1 - math.exp(epsilon) * ratios
+    largest = (np.maximum(excess, 0) * ratios**power).max()
+    assert log_most(sign, power, epsilon) == pytest.approx(math.log(largest), abs=1e-8)

@@ -315,6 +315,23 @@ def test_bounds_are_rounded_up(value: float, text: str) -> None:
     assert rounded_up(value) == text
 
 
+def test_mu_is_that_of_the_gaussian_which_is_seen_where_not_all_is_revealed() -> None:
+    places = np.linspace(0, 9, 2000)
+    found = _Hull(places, 0.1 + 0.9 * gaussian_delta(1.0, places)).mu(0.1 + 1e-12)
+    assert found == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_hull_is_convex_and_below_all_points_with_some_of_which_it_agrees() -> None:
+    places = np.linspace(1, 20, 60)
+    deltas = 1 / places + np.random.default_rng(0).uniform(0, 0.2, 60)
+    hull = _hull(np.log(places), deltas)
+    corners = np.exp(hull.epsilons)
+    assert (np.diff(np.diff(hull.deltas) / np.diff(corners)) > 0).all()
+    assert (np.interp(places, corners, hull.deltas) <= deltas + 1e-12).all()
+    assert set(hull.deltas) <= set(deltas)
+    assert (hull.deltas[0], hull.deltas[-1]) == (deltas[0], deltas.min())
+
+
 def test_a_profile_that_says_nothing_at_some_epsilon_has_no_mu() -> None:
     assert _Hull(np.array([0.0, 1.0]), np.array([1.0, 0.0])).mu(0.0) is None
 
