@@ -188,8 +188,11 @@ def test_probabilities_of_cells_are_exact_in_both_tails() -> None:
     assert found[1] == found[2] == pytest.approx(0.5)
 
 
-def test_the_grid_of_a_ratio_ends_where_its_tail_begins_and_is_fine_beside_the_smallest() -> None:
-    sigma, steps, tail = 1.0, 2, 2.0**-20
+@pytest.mark.parametrize("sigma", [0.8, 1.1])
+def test_the_grid_of_a_ratio_ends_where_its_tail_begins_and_is_fine_beside_the_smallest(
+    sigma: float,
+) -> None:
+    steps, tail = 2, 2.0**-20
     absent, present, width = _likelihood_ratios(sigma, steps, tail)
     end = math.exp(-float(ndtri(tail / 4)) / sigma + 1 / (2 * sigma**2))  # of all but tail/4
     assert width * (len(absent) - 2) < end <= width * (len(absent) - 1)
@@ -234,3 +237,4 @@ def test_what_lies_beyond_the_grids_counts_as_an_infinite_loss() -> None:
         beyond = 1 - one.sum() * absent.sum() ** 2 + noise * size + steps * 2.0**-49 / width
         found = getattr(loss, direction)._infinity_mass
         assert found == pytest.approx(beyond + tail + never, rel=1e-6)
+        assert getattr(loss, direction)._pessimistic_estimate  # where it is composed, too

@@ -232,6 +232,11 @@ def test_no_more_patterns_are_drawn_in_turn_than_are_accounted_for() -> None:
     assert Turns(1e-6 * np.eye(3)).tilt(1e-9) == MOST_TILTS
 
 
+def test_draws_are_tilted_by_more_than_one_pattern_below_a_delta_of_a_hundredth() -> None:
+    of = Turns(1e-6 * np.eye(3))
+    assert of.tilt(0.01) == 1 < of.tilt(0.00995)
+
+
 def test_the_bound_errs_seldom() -> None:
     """At ρ = 0.05 for each of two bounds, fewer than a fifth of small samples mislead."""
     assert misled(mixture().tilted(3), 1.0, size=256) <= 80

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
-from clipnoise.privacy.accountants.gaussian import gaussian_delta
+from clipnoise.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
 from clipnoise.privacy.noise.buffered import BufferedNoise
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.profile import (
@@ -301,9 +301,11 @@ def test_a_gaussian_that_is_one_but_for_a_slack_is_stated_with_its_slack_and_gap
     assert without.lines(nominal=False)["Gaussian DP"] == "not available: why"
 
 
-def test_true_positive_rates_of_a_gaussian_with_a_slack_are_those_of_both_together() -> None:
+def test_bounds_of_a_gaussian_with_a_slack_are_those_of_both_together() -> None:
     """With probability δ₀ all is seen, and with the rest an attack errs α/(1 − δ₀) as often."""
-    found = PrivacyProfile(epsilons=(50.0,), deltas=(0.0,), mu=1.0, slack=0.2)
+    found = PrivacyProfile(epsilons=(0.0, 50.0), deltas=(1.0, 0.2), mu=1.0, slack=0.2)
+    assert found.epsilon_at(0.28) == pytest.approx(gaussian_epsilon(1.0, 0.1))
+    assert found.delta_at(0.5) == pytest.approx(0.2 + 0.8 * gaussian_delta(1.0, np.array([0.5]))[0])
     small = 0.2 + 0.8 * ndtr(ndtri(0.1 / 0.8) + 1)
     assert rates(found, np.array([0.1, 0.9])) == pytest.approx([small, 1.0])
 

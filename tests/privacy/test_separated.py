@@ -90,6 +90,7 @@ def test_as_many_patterns_are_drawn_as_have_few_enough_states() -> None:
     of = mixture(30, 60, 0.1, 1.3)
     few, more = (len(list(separated._states(of.most_tilts + n, 29))) for n in (0, 1))
     assert few <= separated.MOST_STATES < more
+    assert mixture(2, 6, 0.1, 1.3).most_tilts == separated.MOST_TILTS
 
 
 def test_what_is_drawn_is_the_same_in_every_call() -> None:
