@@ -14,12 +14,14 @@ from scipy.stats import norm
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.fixed_size import (
+    _curve,
     _log_even_moments,
     fixed_size_epsilon,
     shuffled_epsilon_at_least,
 )
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import (
+    ORDERS,
     POISSON_ACCOUNTANTS,
     Releases,
     epsilon,
@@ -132,6 +134,21 @@ def test_even_moments_of_a_ratio_of_normals_are_binomial_sums(sigma: float) -> N
 
     found = _log_even_moments(sigma, 6)
     assert found == pytest.approx([moment(order) for order in (0, 2, 4, 6)], rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(0.7, 0.05), (3.0, 0.2), (0.7, 1.0)])
+def test_divergences_of_a_fixed_size_are_those_of_its_theorem(sigma: float, rate: float) -> None:
+    """1 + Σ C(α, j) q^j min(4 √(B(j) B(j + 1)), 2 e^(j(j − 1)/2σ²)), B of the next lower even j."""
+    even = [math.exp(one) for one in _log_even_moments(sigma, 10)]  # of the orders 0, 2, …
+    for order in (2, 3, 5, 8):
+        total = 1.0
+        for j in range(2, order + 1):
+            by_moments = 4 * math.sqrt(even[j // 2] * even[(j + 1) // 2])
+            direct = 2 * math.exp(j * (j - 1) / (2 * sigma**2))
+            total += math.comb(order, j) * rate**j * min(by_moments, direct)
+        expected = min(math.log(total) / (order - 1), order / (2 * sigma**2))
+        found = _curve(sigma, rate)[ORDERS.index(order)]
+        assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_fixed_size_of_all_is_the_gaussian_mechanism_under_replacement() -> None:
@@ -291,3 +308,7 @@ def test_shuffled_batches_are_told_apart_by_the_largest_of_their_sums(
     assert found == pytest.approx(expected, rel=1e-5)
     if batches == 1:
         assert found == pytest.approx(gaussian_epsilon(sigma, delta), rel=1e-5)
+
+
+def test_batches_of_which_nothing_shows_more_than_delta_may_cost_nothing() -> None:
+    assert shuffled_epsilon_at_least(100.0, 1, 0.99) == 0

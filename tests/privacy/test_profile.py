@@ -286,6 +286,7 @@ def test_what_is_stated_says_of_each_number_what_it_bounds() -> None:
     found = profile("pld", 2.0, sampling_rate=1.0, steps=1)
     lines, false = found.lines(nominal=False), [f"{rate:g}" for rate in RATES]
     assert lines["Gaussian DP"] == "μ = 0.5, exact"
+    assert [found.stated().get(name) for name in ("mu", "slack", "regret")] == [0.5, 0, 0]
     assert lines["TPR at FPR"] == ", ".join(
         f"{at}: {rounded_up(found.true_positive_rate(rate))}"
         for at, rate in zip(false, RATES, strict=True)

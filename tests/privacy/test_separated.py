@@ -86,6 +86,16 @@ def test_one_pattern_is_drawn_by_the_law_of_the_sampler() -> None:
     assert found == pytest.approx(chances, abs=4 * math.sqrt(0.25 / 40_000))
 
 
+def test_two_patterns_are_drawn_more_often_together_the_more_they_overlap() -> None:
+    every, chances = patterns(3, 6, 0.4)
+    of = mixture(3, 6, 0.4, 1.3)
+    moved = np.stack([np.convolve(pattern, of.column) for pattern in every])
+    pairs = chances[:, None] * chances * np.exp(moved @ moved.T)
+    expected = 2 * (pairs.sum(axis=1) / pairs.sum()) @ every  # in each step, of two patterns
+    drawn = _Patterns(of, 2).draw(40_000, np.random.default_rng(0))
+    assert drawn.mean(axis=1) == pytest.approx(expected, abs=4 / math.sqrt(40_000))
+
+
 def test_as_many_patterns_are_drawn_as_have_few_enough_states() -> None:
     of = mixture(30, 60, 0.1, 1.3)
     few, more = (len(list(separated._states(of.most_tilts + n, 29))) for n in (0, 1))
