@@ -70,6 +70,7 @@ def test_without_files_the_page_names_all_tasks_as_missing(tmp_path: Path) -> No
     page = league_page(found(tmp_path), PLANNED)
     assert "Of 3 tasks of this track, none is published." in page
     assert "Missing: adult, compas and digits." in page
+    assert "What is found while tasks are missing is interim" in page
     assert [cells[2] for cells in cells_below(page, "Tasks")] == ["not published"] * 3
 
 

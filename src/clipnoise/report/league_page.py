@@ -238,7 +238,11 @@ def _published(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[st
         f"{_is(len(of_league))} published{names}."
     )
     if missing:
-        yield f"Missing: {listing(missing)}. Nothing is said of {_them(len(missing))} here."
+        yield (
+            f"Missing: {listing(missing)}. Nothing is said of {_them(len(missing))} here. What is "
+            "found while tasks are missing is interim: levels hold for this look at them, and no "
+            "correction is made for earlier ones, at fewer tasks."
+        )
     if beside:
         yield f"Published, but no task of the league: {listing(beside)}."
     screened = [task for task in found.tasks if task not in found.confirmed]
