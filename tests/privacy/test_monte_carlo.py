@@ -232,6 +232,20 @@ def test_no_more_patterns_are_drawn_in_turn_than_are_accounted_for() -> None:
     assert Turns(1e-6 * np.eye(3)).tilt(1e-9) == MOST_TILTS
 
 
+def test_shifted_draws_have_the_mean_of_plain_ones_where_turns_move_unlike_amounts() -> None:
+    """The mean of R under Q is 1, and so is that of all weights."""
+    drawn = Turns(np.diag([0.3, 2.0])).shifted(1.0)
+    weights = np.exp(drawn.log_weights + drawn.power * drawn.log_ratios)
+    for values in (weights, weights * np.exp(drawn.log_ratios)):
+        assert abs(values.mean() - 1) < 5 * values.std() / math.sqrt(len(values)) < 0.06
+
+
+def test_draws_that_show_nothing_leave_what_their_number_may_hide() -> None:
+    """Of n draws that are all 0, a value of at most 1 has the bound 2 ln(1/ρ)/n."""
+    drawn = Weighted(np.full(1000, -5.0), np.zeros(1000), -1.0, 0.0)
+    assert bound(drawn, 20.0, sign=1)(0.0) == pytest.approx(2 * 20.0 / 1000)
+
+
 def test_draws_are_tilted_by_more_than_one_pattern_below_a_delta_of_a_hundredth() -> None:
     of = Turns(1e-6 * np.eye(3))
     assert of.tilt(0.01) == 1 < of.tilt(0.00995)
@@ -352,8 +366,10 @@ def test_what_is_not_covered_is_refused() -> None:
         _ = mechanism(
             "poisson", examples=10, expected_batch_size=1, steps=1, accountant="monte-carlo"
         ).participation
-    with pytest.raises(AccountantError, match="at most 5000 steps"):
-        spent(IndependentNoise(), 100, 6000, 1.0, 1e-5)
+    for steps in (5001, 6000):
+        with pytest.raises(AccountantError, match="at most 5000 steps"):
+            spent(IndependentNoise(), 100, steps, 1.0, 1e-5)
+    monte_carlo._refuse_long(Pattern(noise=IndependentNoise(), groups=250, steps=5000))
     with pytest.raises(AccountantError, match="epochs of at most 250"):
         spent(IndependentNoise(), 300, 600, 1.0, 1e-5)
     with pytest.raises(AccountantError, match="too small"):
