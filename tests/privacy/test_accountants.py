@@ -297,6 +297,10 @@ def test_no_failure_of_the_gaussian_mechanism_is_more_than_certain() -> None:
     assert gaussian_delta(1e3, np.array([0.0, 1.0])).tolist() == [1, 1]
 
 
+def test_noise_beyond_all_rounding_makes_the_gaussian_mechanism_cost_nothing() -> None:
+    assert gaussian_epsilon(1e20, 1e-5) == 0
+
+
 def test_results_that_are_not_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poisson, "_rdp", lambda releases: float("nan"))
     with pytest.raises(AccountantError, match="not a finite number"):

@@ -18,6 +18,7 @@ from small_samples import misled
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
+from clipnoise.privacy.accountants import mixture as mixture_of_normals
 from clipnoise.privacy.accountants import monte_carlo
 from clipnoise.privacy.accountants.allocation import allocated_epsilon
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
@@ -407,3 +408,8 @@ def test_the_largest_value_is_where_the_divergence_and_the_weight_balance(
     excess = ratios - math.exp(epsilon) if sign == 1 else 1 - math.exp(epsilon) * ratios
     largest = (np.maximum(excess, 0) * ratios**power).max()
     assert log_most(sign, power, epsilon) == pytest.approx(math.log(largest), abs=1e-8)
+
+
+def test_what_remains_of_a_weight_is_its_largest_value_at_an_epsilon_of_0() -> None:
+    for k in range(2, 9):
+        assert mixture_of_normals._log_most_remaining(k) == pytest.approx(log_most(1, -k, 0.0))

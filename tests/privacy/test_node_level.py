@@ -65,6 +65,8 @@ def test_without_neighbours_it_is_not_below_the_exact_subsampled_gaussian(
 @pytest.mark.parametrize("examples", [None, 50])
 def test_whole_batches_cost_one_gaussian(examples: int | None) -> None:
     np.testing.assert_allclose(node_curve(3.0, 5, 1.0, examples), ALPHA / 18, rtol=1e-11)
+    assert (node_curve(3.0, 5, 1.0, examples) > ALPHA / 18).all()  # by what rounding may lose
+    assert not node_curve(3.0, 5, 1.0, examples).flags.writeable  # it is kept
 
 
 def test_random_draws_of_the_nodes_agree_with_the_curve() -> None:

@@ -222,6 +222,7 @@ def test_profiles_are_monotone() -> None:
         assert (rates(found) >= FPR).all()
         assert found.regret is not None
         assert 0 < found.regret < 0.1
+        assert found.slack == SLACK
     for less in (strong, short):
         assert weak.mu is not None
         assert less.mu is not None
@@ -253,6 +254,16 @@ def test_the_regret_of_pure_privacy_is_the_gap_to_the_gaussian_through_its_kink(
     kept, alike = 0.9, ndtr(-mu / 2)  # where both errors are the same
     assert hull.regret(mu, 0.1) >= 1 / (1 + np.e) - kept * alike
     assert hull.regret(mu, 0.1) < 0.1
+
+
+def test_the_regret_is_that_of_what_is_seen_where_not_all_is_revealed() -> None:
+    """With a slack, both trade-off curves shrink towards 0 by the same factor."""
+    places, deltas = np.array([0.0, 0.5, 1.0]), np.array([0.5, 0.3, 0.0])
+    hull = _Hull(places, deltas)
+    mu = hull.mu(0.0)
+    assert mu is not None
+    slack = _Hull(places, 0.1 + 0.9 * deltas)
+    assert slack.regret(mu, 0.1) == pytest.approx(0.9 * hull.regret(mu, 0.0), rel=1e-6)
 
 
 def test_no_mu_is_given_where_the_profile_does_not_fall_to_the_slack() -> None:

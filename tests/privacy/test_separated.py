@@ -103,6 +103,10 @@ def test_as_many_patterns_are_drawn_as_have_few_enough_states() -> None:
     assert mixture(2, 6, 0.1, 1.3).most_tilts == separated.MOST_TILTS
 
 
+def test_independent_noise_has_a_column_of_one_entry() -> None:
+    assert Pattern(noise=IndependentNoise(), groups=3, steps=5).column().tolist() == [1, 0, 0]
+
+
 def test_what_is_drawn_is_the_same_in_every_call() -> None:
     first, second = (mixture(2, 3, 0.3, 2.0) for _ in range(2))
     assert np.array_equal(first.absent, second.absent)
