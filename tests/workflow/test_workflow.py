@@ -100,6 +100,7 @@ def test_the_job_groups_that_the_slurm_profile_offers_hold_runs_with_a_search(
     assert {name.split("=")[0] for name in offered["group-components"]} == {"train", "chosen"}
 
 
+@pytest.mark.long
 def test_a_target_announces_its_own_runs_and_that_it_records_none(tmp_path: Path) -> None:
     (tmp_path / "search.yaml").write_text(yaml.safe_dump(SEARCH))
     config = {"studies": ["search.yaml", "quickstart"], "tracking": "sync"}
