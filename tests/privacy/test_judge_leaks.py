@@ -31,6 +31,7 @@ def test_a_planted_leak_is_refuted_by_what_the_file_does(
     assert refuted_by(result) & checks, result.refuted_by
 
 
+@pytest.mark.quick(name=["SystemExit in an update"])
 @pytest.mark.parametrize("name", judged_leaks.ENDINGS)
 def test_a_file_that_ends_its_process_is_never_found_sound(
     name: str, tmp_path: Path, cache: Path

@@ -105,6 +105,7 @@ def test_a_crash_between_any_two_calls_is_repaired(results: Path) -> None:
     assert curve(results, found) == expected_curve(run, offset=offset)
 
 
+@pytest.mark.long
 def test_a_crash_while_a_run_is_followed_is_repaired(results: Path) -> None:
     run = spec()
     with training(results, run) as evaluations:
