@@ -18,11 +18,16 @@ from small_samples import misled
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
-from clipnoise.privacy.accountants import mixture as mixture_of_normals
 from clipnoise.privacy.accountants import monte_carlo
 from clipnoise.privacy.accountants.allocation import allocated_epsilon
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.mixture import MOST_TILTS, Weighted, bound, log_most
+from clipnoise.privacy.accountants.mixture import (
+    MOST_TILTS,
+    Weighted,
+    _log_most_remaining,
+    bound,
+    log_most,
+)
 from clipnoise.privacy.accountants.monte_carlo import FAILURE, GRIDS, SIGMAS
 from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases
@@ -412,4 +417,4 @@ def test_the_largest_value_is_where_the_divergence_and_the_weight_balance(
 
 def test_what_remains_of_a_weight_is_its_largest_value_at_an_epsilon_of_0() -> None:
     for k in range(2, 9):
-        assert mixture_of_normals._log_most_remaining(k) == pytest.approx(log_most(1, -k, 0.0))
+        assert _log_most_remaining(k) == pytest.approx(log_most(1, -k, 0.0))

@@ -262,8 +262,8 @@ def test_the_regret_is_that_of_what_is_seen_where_not_all_is_revealed() -> None:
     hull = _Hull(places, deltas)
     mu = hull.mu(0.0)
     assert mu is not None
-    slack = _Hull(places, 0.1 + 0.9 * deltas)
-    assert slack.regret(mu, 0.1) == pytest.approx(0.9 * hull.regret(mu, 0.0), rel=1e-6)
+    revealing = _Hull(places, 0.1 + 0.9 * deltas)
+    assert revealing.regret(mu, 0.1) == pytest.approx(0.9 * hull.regret(mu, 0.0), rel=1e-6)
 
 
 def test_no_mu_is_given_where_the_profile_does_not_fall_to_the_slack() -> None:

@@ -59,12 +59,17 @@ def mixture(bands: int, steps: int, rate: float, sigma: float) -> Separated:
     return Separated(pattern.column() / sigma, rate, steps)
 
 
+def moves(every: Array, of: Separated) -> Array:
+    """Return what each pattern moves, over σ, as the bound takes it: all columns whole."""
+    return np.stack([np.convolve(pattern, of.column) for pattern in every])
+
+
 @pytest.mark.parametrize(("bands", "rate"), [(1, 0.3), (2, 0.4), (3, 0.2), (5, 0.7)])
 def test_moments_and_ratios_are_those_of_all_patterns(bands: int, rate: float) -> None:
     steps, of = 6, mixture(bands, 6, rate, 1.3)
     every, chances = patterns(bands, steps, rate)
     assert chances.sum() == pytest.approx(1)
-    moved = np.stack([np.convolve(pattern, of.column) for pattern in every])
+    moved = moves(every, of)
     gram = moved @ moved.T
     pairs = np.exp(gram)
     assert of.log_normaliser(1) == pytest.approx(0, abs=1e-12)
@@ -89,7 +94,7 @@ def test_one_pattern_is_drawn_by_the_law_of_the_sampler() -> None:
 def test_two_patterns_are_drawn_more_often_together_the_more_they_overlap() -> None:
     every, chances = patterns(3, 6, 0.4)
     of = mixture(3, 6, 0.4, 1.3)
-    moved = np.stack([np.convolve(pattern, of.column) for pattern in every])
+    moved = moves(every, of)
     pairs = chances[:, None] * chances * np.exp(moved @ moved.T)
     expected = 2 * (pairs.sum(axis=1) / pairs.sum()) @ every  # in each step, of two patterns
     drawn = _Patterns(of, 2).draw(40_000, np.random.default_rng(0))
@@ -169,7 +174,7 @@ def test_an_example_may_wait_for_longer_than_the_noise_has_bands(noise: NoiseCor
     pattern = Pattern(noise=noise, groups=4, steps=steps, sampling_rate=rate)
     of = Separated(pattern.column() / sigma, rate, steps)
     every, chances = patterns(4, steps, rate)
-    moved = np.stack([np.convolve(each, of.column) for each in every])
+    moved = moves(every, of)
     pairs = np.exp(moved @ moved.T)
     assert of.log_normaliser(2) == pytest.approx(math.log(chances @ pairs @ chances))
     given = Participation(groups=4, sampling_rate=rate, steps=steps, noise=noise)

@@ -240,8 +240,8 @@ def _published(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[st
     if missing:
         yield (
             f"Missing: {listing(missing)}. Nothing is said of {_them(len(missing))} here. What is "
-            "found while tasks are missing is interim: levels hold for this look at them, and no "
-            "correction is made for earlier ones, at fewer tasks."
+            "found while tasks are missing is interim: significance levels hold for this look "
+            "alone, without a correction for earlier looks at fewer tasks."
         )
     if beside:
         yield f"Published, but no task of the league: {listing(beside)}."
