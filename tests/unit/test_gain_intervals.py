@@ -139,9 +139,8 @@ def test_without_search_variance_the_reach_is_that_of_normal_errors_and_of_dunne
 
 def test_what_is_counted_in_both_variances_is_drawn_once() -> None:
     of = constants([0.5, 0.6], 0.0001, of_both=0.00005)
-    one = simultaneous_intervals(of, 0)[1]
-    error = gain(of, 1, 0).error
-    assert one.high - one.mean == pytest.approx(1.96 * np.sqrt(1 / 2) * error, rel=0.03)
+    t = ErrorDraws.of(of, 20_000, seed=1).gains_over(0)[:, 1]
+    assert np.quantile(np.abs(t), 0.95) == pytest.approx(1.96 * np.sqrt(1 / 2), rel=0.03)
 
 
 def test_without_search_variance_the_p_value_of_two_is_that_of_a_two_sided_normal_test() -> None:
@@ -150,14 +149,26 @@ def test_without_search_variance_the_p_value_of_two_is_that_of_a_two_sided_norma
     assert p[1] == pytest.approx(2 * stats.norm.sf(2), rel=0.1)
 
 
-def test_without_test_variance_the_reach_is_that_of_the_t_of_all_sign_flips() -> None:
+def test_without_test_variance_the_draws_are_the_t_of_all_sign_flips() -> None:
     scores = np.random.default_rng(11).normal(size=(2, 8))
     of = components(np.repeat(scores[:, :, None], 10, axis=2))
     rest = scores[1] - scores[0]
     flips = stats.ttest_1samp(sign_flips(8) * (rest - rest.mean()), 0, axis=1).statistic
-    one = simultaneous_intervals(of, 0)[1]
-    reach = (one.high - one.mean) / gain(of, 1, 0).error
-    assert reach == pytest.approx(np.quantile(np.abs(flips), 0.95, method="higher"), rel=0.01)
+    t = ErrorDraws.of(of, 20_000, seed=0).gains_over(0)[:, 1]
+    farthest = np.quantile(np.abs(flips), 0.95, method="higher")
+    assert np.quantile(np.abs(t), 0.95, method="higher") == pytest.approx(farthest, rel=0.01)
+
+
+@pytest.mark.parametrize("settings", [1, 23])
+def test_together_no_interval_is_shorter_than_alone_although_a_search_collapsed(
+    settings: int,
+) -> None:
+    correct = drawn(np.random.default_rng(14), np.array([0.5, 0.6, 0.7]), 12)
+    correct[0, 3] = 0.0  # no flip of signs has a large t
+    of = components(correct)
+    for index, one in simultaneous_intervals(of, 0, settings=settings).items():
+        alone = gain(of, index, 0, level=1 - 0.05 / settings).interval
+        assert (one.low, one.high) == pytest.approx((alone.low, alone.high))
 
 
 def test_errors_are_drawn_with_the_variances_of_the_analysis() -> None:
