@@ -19,7 +19,7 @@ from clipnoise.cli import main
 from clipnoise.cli.league import FOLDER, findings_of, tasks_of, titles
 from clipnoise.errors import UserError
 from clipnoise.report.figures.league import figures
-from clipnoise.report.inference.over_tasks import mixed_model
+from clipnoise.report.inference.over_tasks import MixedModel
 from clipnoise.report.league import LeagueFindings, MethodOverTasks, by_track, read_league
 from clipnoise.report.league_page import (
     TOO_FEW,
@@ -443,7 +443,7 @@ def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:
 
 def test_gains_that_are_positive_only_alone_are_said_to_be_few_of_many() -> None:
     gains = {"disk": [0.04, 0, 0.03, 0.01, 0.035, 0.005], "dp-lion": [0.01, 0, -0.01, 0, 0, 0]}
-    models = {name: mixed_model(np.array(each), np.full(6, 1e-4)) for name, each in gains.items()}
+    models = {name: MixedModel(np.array(each), np.full(6, 1e-4)) for name, each in gains.items()}
     findings = LeagueFindings({})
     vars(findings)["over_tasks"] = [
         MethodOverTasks(3.0, name, model, None, None, ()) for name, model in models.items()

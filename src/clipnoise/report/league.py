@@ -27,7 +27,6 @@ from clipnoise.report.inference.over_tasks import (
     best_over_tasks,
     closed_shares,
     has_gap,
-    mixed_model,
 )
 from clipnoise.report.inference.sign_flips import Floats, units_needed
 from clipnoise.report.records import split, where
@@ -371,7 +370,7 @@ class LeagueFindings:
             rows = rows[rows["error"] > 0]  # equal to it in every run, it says nothing of both
             pairs = [self._pair(task, at[task], name) for task in gaps]
             if len(rows):
-                model = mixed_model(rows["gain"].to_numpy(), rows["error"].to_numpy())
+                model = MixedModel(rows["gain"].to_numpy(), rows["error"].to_numpy())
                 closed = closed_shares(pairs, 0, 1) if pairs else None
                 yield MethodOverTasks(epsilon, name, model, p_value, closed, gaps)
 

@@ -11,7 +11,7 @@ from clipnoise.data.base import dataset_class
 from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import DASH, count, decimal
 from clipnoise.report.inference.confirmed import Confirmed, gains_over
-from clipnoise.report.inference.over_tasks import mixed_model
+from clipnoise.report.inference.over_tasks import MixedModel
 from clipnoise.report.inference.sign_flips import units_needed
 from clipnoise.report.league import PLACE, LeagueFindings
 from clipnoise.report.records import where
@@ -129,6 +129,6 @@ def _over_tasks(settings: Settings, claim: PairClaim) -> str:
 
 
 def _expected(gains: pd.DataFrame) -> str:
-    mean = mixed_model(gains["gain"].to_numpy(), gains["error"].to_numpy()).mean
+    mean = MixedModel(gains["gain"].to_numpy(), gains["error"].to_numpy()).mean
     value, low, high = (decimal(100 * one, 2) for one in (mean.mean, mean.low, mean.high))
     return f"{value} [{low}, {high}]"

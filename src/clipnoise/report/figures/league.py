@@ -81,7 +81,7 @@ def figures_over_tasks(found: LeagueFindings) -> list[LeagueFigure]:
     over = _figure(
         f"Gain over {base} over tasks",
         "Thick: the 95% interval of the gain that is expected on a task, for each gain alone. "
-        "Thin: the one in which the gain on a new task lies; two tasks give none.",
+        "Thin: the one in which the gain on a new task lies.",
         "over-tasks.svg",
         f"Gain over {base} (points)",
         (

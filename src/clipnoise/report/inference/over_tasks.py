@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from clipnoise.report.inference.sign_flips import Floats, best_p_values
 from clipnoise.report.statistics import LEVEL, Interval
@@ -15,25 +16,61 @@ from clipnoise.report.statistics import LEVEL, Interval
 RESAMPLES = 2000
 LEAST_GAP = 0.02  # below it, a share says nothing of use
 SURE = 3.0  # standard errors: a dozen such gaps are all positive in 97.5% of resamples
+SCORES = np.linspace(-7, 7, 71)  # normal scores of the values of χ² over which is integrated
+DENSITIES = stats.norm.pdf(SCORES) / stats.norm.pdf(SCORES).sum()
+BISECTIONS = 60
 
 
 @dataclass(frozen=True)
 class MixedModel:
-    """The gain of a method over tasks of which those that were run are a sample.
+    """The gain of a method on average over tasks, and what it may gain on a new one.
+
+    The tasks that were run are a sample. The gain y_t of task t is normal with variance τ² + v_t:
+    τ² is the interaction of method and task, and v_t the variance of searches, seeds and test
+    examples, which is taken as known. With w_t = 1 / (τ² + v_t), the mean m of the gains with these
+    weights is normal with variance 1 / Σ w_t, and Q = Σ w_t (y_t − m)² is χ² with T − 1 degrees of
+    freedom and independent of m. Q falls as τ² grows. So each value of χ² gives one τ², 0 where it
+    is larger than Q at 0, and with it a normal distribution around m: of the expected gain, and,
+    with a variance that is τ² larger, of the gain on a new task. An interval is the middle of the
+    mixture of these distributions over all values of χ². If errors are equal and far below τ, it is
+    the t-interval. τ is not taken as known: gains that are close by chance do not make it short.
+    The intervals are nominal; in simulations, at least 93.8% of those at 95% hold the truth.
 
     Attributes:
-        tasks: how many were run.
-        mean: the expected gain on a task, with its interval.
-        error: standard error of the mean.
-        spread: standard deviation τ of the gain from task to task; NaN for one task.
-        new_task: the interval in which the gain on a new task lies.
+        gains: y, of shape (tasks,).
+        errors: √v, of the same shape, positive.
+
+    Sources: Viechtbauer, Confidence intervals for the amount of heterogeneity in meta-analysis,
+    2007 (τ² from Q); Iyer, Wang and Mathew, Models and confidence intervals for true values in
+    interlaboratory trials, 2004; Nagashima, Noma and Furukawa, Prediction intervals for
+    random-effects meta-analysis, 2019; Paule and Mandel, Consensus values and weighting factors,
+    1982 (the point estimate).
     """
 
-    tasks: int
-    mean: Interval
-    error: float
-    spread: float
-    new_task: Interval
+    gains: Floats
+    errors: Floats
+
+    @property
+    def tasks(self) -> int:
+        """How many were run."""
+        return len(self.gains)
+
+    @cached_property
+    def spread(self) -> float:
+        """τ at which Q is what is expected of it, T − 1, or 0; NaN for one task."""
+        if self.tasks < 2:
+            return math.nan
+        return math.sqrt(float(self._between(np.array([self.tasks - 1.0]))[0]))
+
+    @cached_property
+    def mean(self) -> Interval:
+        """The expected gain on a task, with its 95% interval; without an end for one task."""
+        return self.together(1)
+
+    @cached_property
+    def new_task(self) -> Interval:
+        """The 95% interval in which the gain on a new task lies."""
+        return self._middle(LEVEL, new=True)
 
     def together(self, gains: int) -> Interval:
         """Return the interval of the mean that holds together with those of other gains, at 95%.
@@ -43,55 +80,47 @@ class MixedModel:
         Args:
             gains: how many there are, this one among them.
         """
-        return _around(self.mean.mean, self.error, self.tasks - 1, 1 - (1 - LEVEL) / gains)
+        return self._middle(1 - (1 - LEVEL) / gains, new=False)
 
+    def _middle(self, level: float, *, new: bool) -> Interval:
+        if self.tasks < 2:
+            return Interval(float(self.gains.mean()), math.nan, math.nan)
+        (mean,), _, _ = self._weighed(np.array([self.spread**2]))
+        tail = (1 - level) / 2
+        low, high = (self._quantile(share, new=new) for share in (tail, 1 - tail))
+        return Interval(float(mean), low, high)
 
-def mixed_model(gains: Floats, errors: Floats, *, level: float = LEVEL) -> MixedModel:
-    """Estimate what a method gains on average over tasks, and what it may gain on a new one.
+    def _quantile(self, share: float, *, new: bool) -> float:
+        means, _, variances = self._weighed(self._of_chi_squared)
+        deviations = np.sqrt(variances + self._of_chi_squared if new else variances)
 
-    The gain y_t of task t is normal with variance τ² + v_t: τ² is the interaction of method and
-    task, and v_t the variance of searches, seeds and test examples, which is taken as known. τ² is
-    Paule and Mandel's estimate, at which Σ w_t (y_t − μ)² = T − 1 with w_t = 1 / (τ² + v_t) and μ
-    the mean with these weights, or 0. Its interval has the standard error 1 / √Σ w_t and T − 1
-    degrees of freedom. That is Hartung and Knapp's, never narrowed where the gains differ less than
-    their errors let expect. That for a new task adds τ² and has T − 2.
+        def excess(value: float) -> float:
+            return float(DENSITIES @ special.ndtr((value - means) / deviations)) - share
 
-    Args:
-        gains: y, of shape (tasks,).
-        errors: √v, of the same shape, positive.
-        level: of both intervals.
+        of_each = means + special.ndtri(share) * deviations
+        low, high = of_each.min() - deviations.min(), of_each.max() + deviations.min()
+        return float(optimize.brentq(excess, low, high, maxiter=1000))
 
-    Returns:
-        The estimates. Intervals are NaN at both ends where there are too few tasks: below two, and
-        below three for a new task. τ is NaN below two.
+    @cached_property
+    def _of_chi_squared(self) -> Floats:
+        """τ² by each value of χ²."""
+        return self._between(stats.chi2.ppf(special.ndtr(SCORES), self.tasks - 1))
 
-    Sources: Paule and Mandel, Consensus values and weighting factors, 1982; Hartung and Knapp 2001;
-    Higgins, Thompson and Spiegelhalter, A re-evaluation of random-effects meta-analysis, 2009.
-    """
-    tasks, variances = len(gains), np.square(errors)
+    def _between(self, values: Floats) -> Floats:
+        """Return τ² at which Q has each of some values, or 0 where it is less at 0."""
+        low, high = np.zeros_like(values), np.square(self.gains - self.gains.mean()).sum() / values
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            above = self._weighed(middle)[1] > values
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
+        return low
 
-    def weighed(between: float) -> tuple[float, float, float]:
-        weights = 1 / (between + variances)
-        mean = float(weights @ gains / weights.sum())
-        return mean, float(weights @ np.square(gains - mean)), float(weights.sum())
-
-    between = 0.0
-    if tasks > 1 and weighed(0.0)[1] > tasks - 1:
-        largest = float(np.square(gains - gains.mean()).sum())
-        between = float(optimize.brentq(lambda one: weighed(one)[1] - (tasks - 1), 0.0, largest))
-    mean, _, weight = weighed(between)
-    return MixedModel(
-        tasks=tasks,
-        mean=_around(mean, math.sqrt(1 / weight), tasks - 1, level),
-        error=math.sqrt(1 / weight),
-        spread=math.sqrt(between) if tasks > 1 else math.nan,
-        new_task=_around(mean, math.sqrt(between + 1 / weight), tasks - 2, level),
-    )
-
-
-def _around(mean: float, error: float, freedom: int, level: float) -> Interval:
-    reach = math.nan if freedom < 1 else float(stats.t.ppf((1 + level) / 2, freedom)) * error
-    return Interval(mean, mean - reach, mean + reach)
+    def _weighed(self, between: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return m, Q and 1 / Σ w at each of some τ²."""
+        weights = 1 / (between[:, None] + np.square(self.errors))
+        total = weights.sum(axis=1)
+        means = weights @ self.gains / total
+        return means, (weights * np.square(self.gains - means[:, None])).sum(axis=1), 1 / total
 
 
 def best_over_tasks(means: Floats) -> Floats:

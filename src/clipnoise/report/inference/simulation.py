@@ -14,7 +14,7 @@ from clipnoise.report.inference.gains import (
     gain,
     simultaneous_intervals,
 )
-from clipnoise.report.inference.over_tasks import mixed_model
+from clipnoise.report.inference.over_tasks import MixedModel
 from clipnoise.report.inference.sign_flips import (
     Floats,
     adjusted_best,
@@ -40,7 +40,8 @@ class League:
 
     Attributes:
         methods, tasks, budgets, searches, seeds: how many there are, seeds of each search.
-        lead: by how much the first method is better, with `lead_spread` from task to task.
+        lead: by how much the first method is better.
+        interaction: the standard deviation of what a method gains or loses on a task.
     """
 
     methods: int = 13
@@ -54,14 +55,16 @@ class League:
     collapse: float = 0.02
     test_error: float = 0.0
     lead: float = 0.0
-    lead_spread: float = 0.0
+    interaction: float = 0.0
 
     def draw(self, rng: np.random.Generator) -> dict[Place, Components]:
         """Draw what is seen of each setting."""
         found = {}
         for task in range(self.tasks):
             moved = self.test_error * rng.normal(size=self.methods)
-            moved[0] += self.lead + self.lead_spread * rng.normal()
+            moved[0] += self.lead + self.interaction * rng.normal()
+            if self.interaction:
+                moved[1:] += self.interaction * rng.normal(size=self.methods - 1)
             for budget in range(self.budgets):
                 results = 0.8 + moved[:, None] + self._searches(rng)
                 found[task, budget] = Components(
@@ -191,7 +194,7 @@ def intervals_rate(league: League, trials: int, *, draws: int = 999, seed: int =
 
 
 def mixed_model_rate(league: League, trials: int, *, seed: int = 0) -> Rates:
-    """Run `mixed_model` on all gains over tasks, and take the intervals that hold together.
+    """Run `MixedModel` on all gains over tasks, and take the intervals that hold together.
 
     `wrong` counts leagues in which one is without the truth, `found` those in which the first
     method is ahead at the first budget.
@@ -207,7 +210,7 @@ def mixed_model_rate(league: League, trials: int, *, seed: int = 0) -> Rates:
                 gain(one, index, BASELINE) for (_, at), one in settings.items() if at == budget
             ]
             means, errors = np.array([(one.mean, one.error) for one in gains]).T
-            intervals[budget, index] = mixed_model(means, errors).together(len(every))
+            intervals[budget, index] = MixedModel(means, errors).together(len(every))
         wrong.append(
             any(
                 not one.low <= (0.0 if index else league.lead) <= one.high
