@@ -63,6 +63,7 @@ def test_one_task_gives_no_interval_and_two_give_those_of_one_degree_of_freedom(
     assert (two.mean.low, two.mean.high) == pytest.approx((low, high))
 
 
+@pytest.mark.quick(spread=[0.5])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 2.0])
 def test_both_intervals_hold_as_often_as_they_say(spread: float) -> None:
     rng = np.random.default_rng(1)
