@@ -294,11 +294,6 @@ def test_a_point_that_is_stated_bounds_epsilon_by_itself() -> None:
     assert found.delta_at(1.0) == 1e-3
 
 
-def test_a_profile_bounds_no_delta_below_its_first_epsilon() -> None:
-    found = PrivacyProfile(epsilons=(1.0, 2.0), deltas=(0.1, 0.01))
-    assert [found.delta_at(epsilon) for epsilon in (0.5, 1.0, 2.0, 3.0)] == [1.0, 0.1, 0.01, 0.01]
-
-
 def test_what_is_stated_says_of_each_number_what_it_bounds() -> None:
     found = profile("pld", 2.0, sampling_rate=1.0, steps=1)
     lines, false = found.lines(nominal=False), [f"{rate:g}" for rate in RATES]

@@ -109,6 +109,6 @@ class MicroBatchAssignment(Draws):
             Members of a micro-batch are adjacent, and so are micro-batches of equal size.
         """
         assigned = self.integers(self.count, self.examples)[batch]
-        sizes = torch.bincount(assigned)[assigned]
+        sizes = torch.bincount(assigned, minlength=self.count)[assigned]
         order = (sizes * self.count + assigned).argsort(stable=True)
         return batch[order], assigned[order]

@@ -124,12 +124,12 @@ class PrivacyProfile:
         return f"μ = {rounded_up(self.mu)}, but for a probability of {self.slack:g}; gap Δ = {gap}"
 
     def delta_at(self, epsilon: float) -> float:
-        """Bound δ at an ε ≥ 0; 1 without a profile, and below its first ε."""
+        """Bound δ at an ε ≥ 0; 1 without a profile."""
         if not self.epsilons:
             return 1.0
         # δ is a convex function of e^ε, so it is at most its chord between two points.
-        place, places = math.exp(min(epsilon, LARGEST_LOSS)), np.exp(np.array(self.epsilons))
-        known = [float(np.interp(place, places, self.deltas, left=1.0))]
+        places = np.exp(np.array(self.epsilons))
+        known = [float(np.interp(math.exp(min(epsilon, LARGEST_LOSS)), places, self.deltas))]
         if self.point is not None and epsilon >= self.point[0]:
             known.append(self.point[1])
         if self.mu:

@@ -73,7 +73,8 @@ class Mixture(ABC):
         """Return ε at which both directions are verified."""
         removing = bound(self.drawn(self.tilt(delta)), certainty, sign=1)
         value = _smallest(removing, delta)
-        return _smallest(self.adding((value,), certainty), delta, start=value)
+        adding = self.adding((value,), certainty)
+        return value if adding(value) <= delta else _smallest(adding, delta, value)
 
     def deltas(self, epsilons: Array, delta: float, certainty: float) -> Array:
         """Bound δ at each ε in both directions, by the best of the densities that are drawn from.

@@ -76,7 +76,7 @@ class Turns(Mixture):
             sums = np.cumsum(np.exp(moved - most[:, None]), axis=1)
             log_weights += np.log(sums[:, -1] / count) + most
             chosen = (sums < (uniform * sums[:, -1])[:, None]).sum(axis=1)
-            moved = moved + self.gram[chosen]
+            moved = moved + self.gram[np.minimum(chosen, count - 1)]
         return self.log_ratios(moved + self.normals(random)), log_weights
 
     def adding(self, places: Collection[float], certainty: float) -> Bound:
