@@ -117,6 +117,18 @@ def test_a_number_that_does_not_repeat_is_named_and_the_file_stays(
     assert published.read_bytes() == before
 
 
+def test_another_processor_is_named_beside_what_does_not_repeat(
+    published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed(published, "cpu", "another")
+    assert main(["league", "repeat", "tiny"]) == 0
+    changed(published, "test_accuracy", 0.25)
+    assert main(["league", "repeat", "tiny"]) == 1
+    said = capsys.readouterr().out
+    assert said.count("    processor: another before, ") == 2
+    assert said.count("another processor, which may round sums differently") == 1
+
+
 def test_a_run_that_the_study_no_longer_has_is_refused(
     published: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

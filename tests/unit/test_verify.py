@@ -130,6 +130,27 @@ def test_a_number_that_does_not_repeat_is_named(
     assert "0 of 1 runs repeated bit for bit" in said
 
 
+def test_another_processor_is_named_beside_numbers_that_do_not_repeat(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary, table = json.loads((trained / "summary.json").read_text()), trained / "metrics.csv"
+    here = summary["hardware"]["cpu"]
+    summary["hardware"]["cpu"] = "another"
+
+    def said(accuracy: float) -> str:
+        summary["final"]["test_accuracy"] = accuracy
+        summary["digest"] = digest_of(summary, table.read_text())
+        (trained / "summary.json").write_text(json.dumps(summary))
+        main(["verify", "mine.yaml"])
+        return capsys.readouterr().out
+
+    accuracy = summary["final"]["test_accuracy"]
+    assert "processor" not in said(accuracy)
+    different = said(accuracy + 1e-9)
+    assert f"    processor: another before, {here} now\n" in different
+    assert "trained on another processor, which may round sums differently" in different
+
+
 def forge(folder: Path, **privacy: Any) -> None:
     """State other numbers in a summary, with a digest that is right."""
     path = folder / "summary.json"

@@ -6,11 +6,11 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from clipnoise.cli import options
 from clipnoise.data.measures import ValidationMetric
@@ -35,6 +35,9 @@ from clipnoise.studies.status import (
 )
 from clipnoise.studies.study import Study, load_study, published_tables
 from clipnoise.studies.tuning import choose
+
+if TYPE_CHECKING:
+    from clipnoise.run.job import Different
 
 STATES = get_args(State)
 LISTED = ("running", "failed", "damaged", "silent", "stopped", "outdated", "diverged")
@@ -382,22 +385,25 @@ def _verify(
     return int(not repeated_alike(found, len(finished)))
 
 
-def repeated_alike(
-    found: Iterable[tuple[str, Mapping[str, tuple[object, object]]]], of: int
-) -> bool:
+def repeated_alike(found: Iterable[tuple[str, Different]], of: int) -> bool:
     """Print of each run that was repeated what differs, and return whether nothing does.
 
     Args:
         found: what each run is called, and what differs, by name: the value before, and now.
         of: how many runs could have been repeated.
     """
-    equal = []
+    from clipnoise.run.job import PROCESSOR
+
+    equal, elsewhere = [], False
     for name, different in found:
         equal.append(not different)
+        elsewhere |= PROCESSOR in different
         print(f"{'DIFFERENT' if different else 'equal'}: {name}", flush=True)
         for value, (before, now) in different.items():
             print(f"    {value}: {before} before, {now} now")
     print(f"{sum(equal)} of {len(equal)} runs repeated bit for bit, of {of}")
+    if elsewhere:
+        print("Runs were trained on another processor, which may round sums differently.")
     return all(equal)
 
 

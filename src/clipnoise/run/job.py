@@ -52,6 +52,8 @@ MOSTLY_EVALUATED = (
     "{examples: 2000}, take less"
 )
 MEASURED = ("seconds", "examples_per_second", "peak_memory_mb")  # differ from run to run
+PROCESSOR = "processor"
+Different = dict[str, tuple[object, object]]  # by name, before and now
 
 logger = logging.getLogger(__name__)
 
@@ -293,9 +295,7 @@ def repeatable(results: Path, spec: RunSpec) -> bool:
     return files is not None and files.summary["status"] == "completed"
 
 
-def repeat(
-    spec: RunSpec, *, results: Path, cache: Path, weights: Path, device: str
-) -> dict[str, tuple[str, str]]:
+def repeat(spec: RunSpec, *, results: Path, cache: Path, weights: Path, device: str) -> Different:
     """Train a finished run again, elsewhere, and compare everything but times and memory.
 
     It trains with as many processes as it did, all on this machine, and in physical batches of the
@@ -307,7 +307,8 @@ def repeat(
         cache, weights, device: as for `run_job`.
 
     Returns:
-        What differs: the number before and now, by its name and evaluation step.
+        What differs: the number before and now, by its name and evaluation step, and with them the
+        processor, if it is another one.
     """
     folder = run_folder(results, spec)
     before, made = read_run(folder), read_spec(folder / "spec.yaml")
@@ -347,4 +348,10 @@ def repeat(
         for name in (*STATEMENT_WORDS, *STATEMENT_NUMBERS)
         if name in stated
     }
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    different: Different = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return with_processors(different, *(one.summary["hardware"]["cpu"] for one in (before, after)))
+
+
+def with_processors(different: Different, before: object, now: object) -> Different:
+    """Return what differs, with the processors if they differ, too: they may round otherwise."""
+    return different | {PROCESSOR: (before, now)} if different and before != now else different

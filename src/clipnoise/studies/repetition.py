@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
     from clipnoise.privacy.budget import Budget
+    from clipnoise.run.job import Different
     from clipnoise.run.spec import RunSpec
 
 # Times and machines differ from run to run; the code may have changed, which is why one repeats.
@@ -43,7 +44,7 @@ def one_of_each(published: pd.DataFrame, draw: int | None = None) -> pd.DataFram
 
 def repeated(
     study: Study, published: pd.DataFrame, *, cache: Path, weights: Path, device: str
-) -> Iterator[tuple[str, dict[str, tuple[object, object]]]]:
+) -> Iterator[tuple[str, Different]]:
     """Train published runs again and compare all that was published, but times and machines.
 
     Settings that a search chose are those of the file; the search is not repeated.
@@ -54,13 +55,14 @@ def repeated(
         cache, weights, device: as for `run_job`.
 
     Yields:
-        Of each run its method, ε and seed, and what differs: as published and now, by column.
+        Of each run its method, ε and seed, and what differs: as published and now, by column, and
+        with it the processor, if it is another one.
 
     Raises:
         UserError: a run is not one of the study, or its dataset is not prepared.
     """
     from clipnoise.privacy.calibration import Calibration, calibrate
-    from clipnoise.run.job import run_job
+    from clipnoise.run.job import run_job, with_processors
 
     planned = {(run.panel, run.label, run.spec.hash): run for run in study.runs}
     calibrations: dict[Budget, Calibration] = {}
@@ -84,13 +86,14 @@ def repeated(
                 device=device,
             )
             now = _records(frame(table(LEAGUE, [rows_of(study, run, Path(name), {})[0]])))[0]
-        different = {
+        different: Different = {
             column: (row[column], now[column])
             for column in LEAGUE
             if column not in MADE_BY and row[column] != now[column]
         }
         epsilon = "" if row["epsilon"] is None else f", ε = {row['epsilon']:g}"
-        yield f"{row['label']}{epsilon}, seed {row['seed']}", different
+        called = f"{row['label']}{epsilon}, seed {row['seed']}"
+        yield called, with_processors(different, row["cpu"], now["cpu"])
 
 
 def _records(runs: pd.DataFrame) -> list[dict[Hashable, Any]]:
