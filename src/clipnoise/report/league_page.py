@@ -29,7 +29,6 @@ from clipnoise.studies.tracks import PRIVATE
 UNDER_WAY = "This comparison is under way, task by task."
 TOO_FEW = "All tasks of this track are confirmed; they are too few for an answer over tasks."
 TASKS_NEEDED = units_needed(ALPHA)
-NO_INTERVAL = {1: "over tasks", 2: "for a new task"}  # by the number of tasks at one ε
 MOST = 8  # gains that are named one by one
 CONFIRMED_HEADS = (
     *("method", "accuracy", "gain", "alone", "together", "better than", "worse than"),
@@ -426,10 +425,9 @@ def _untold(found: LeagueFindings) -> Iterator[str]:
     tasks = {
         epsilon: len(found.at(epsilon)) for _, epsilon in sorted(settings, key=lambda at: at[1])
     }
-    for number, lacking in NO_INTERVAL.items():
-        at = [f"{epsilon:g}" for epsilon, have in tasks.items() if have == number]
-        if at:
-            yield f"With {count(number, 'task')} there is no interval {lacking}: ε = {listing(at)}."
+    alone = [f"{epsilon:g}" for epsilon, have in tasks.items() if have == 1]
+    if alone:
+        yield f"With 1 task there is no interval over tasks: ε = {listing(alone)}."
     if settings and max(tasks.values()) < TASKS_NEEDED:
         yield f"Over fewer than {TASKS_NEEDED} tasks at one ε no test can exclude a method."
     yield "ε is that of one training run. It does not include the search."
