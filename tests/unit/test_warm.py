@@ -10,9 +10,10 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -180,6 +181,38 @@ def test_a_signal_before_the_child_is_known_reaches_it(
     command.send_signal(signal.SIGTERM)
     server.send_signal(signal.SIGCONT)
     assert ended(command)[0] in (-signal.SIGTERM, 75)  # without a handler yet, or with it
+
+
+def test_a_signal_that_interrupts_no_system_call_reaches_the_child(owner: int) -> None:
+    """So is one that comes just before the command waits; here another thread gets it."""
+    before = {number: signal.getsignal(number) for number in client.SIGNALS}
+
+    def answer(listener: socket.socket, child: subprocess.Popen[bytes]) -> None:
+        with listener.accept()[0] as connection:
+            for stream in socket.recv_fds(connection, 1, len(client.STREAMS))[1]:
+                os.close(stream)
+            marshal.load(connection.makefile("rb"))
+            connection.sendall(b"%d\n" % child.pid)
+            until(lambda: signal.getsignal(signal.SIGUSR1) != before[signal.SIGUSR1])
+            time.sleep(0.1)  # the command waits now
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(10)
+            connection.sendall(b"1\n" if child.poll() is None else b"75\n")
+
+    with socket.socket(socket.AF_UNIX) as listener, subprocess.Popen(["sleep", "60"]) as child:
+        listener.bind(client.socket_name("exit", owner))
+        listener.listen()
+        server = threading.Thread(target=answer, args=(listener, child), daemon=True)
+        server.start()
+        try:
+            assert client.run_warm(["exit"], owner) == 75
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            child.kill()
+            server.join()
+        assert child.returncode == -signal.SIGUSR1
 
 
 def test_a_signal_that_is_ignored_is_not_passed_on(start: Start) -> None:

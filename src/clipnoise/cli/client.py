@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import marshal
 import os
+import select
 import signal
 import socket
 import struct
@@ -20,6 +21,7 @@ OWNER = "CLIPNOISE_WARM_OWNER"
 SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
 STREAMS = (0, 1, 2)  # input, output, errors
 TRAIN = "train"
+LONGEST_WAIT = 1.0  # seconds until a signal is passed on
 
 
 def run_warm(words: Sequence[str], owner: int) -> int | None:
@@ -137,6 +139,10 @@ def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
     if not child:
         return None
+    # Python calls handlers between system calls. A signal that comes just before one does not end
+    # it, so it must end by itself.
+    while not select.select([connection], [], [], LONGEST_WAIT)[0]:
+        pass
     # Without an answer the warm process was killed, and its children with it.
     code = int(answers.readline() or -signal.SIGKILL)
     if code < 0:
