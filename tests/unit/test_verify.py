@@ -72,6 +72,12 @@ def trained(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return summary.parent
 
 
+def restate(folder: Path, summary: dict[str, Any]) -> None:
+    """Write a summary, with a digest that is right."""
+    summary["digest"] = digest_of(summary, (folder / "metrics.csv").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
 @pytest.mark.long
 def test_a_finished_run_is_repeated_bit_for_bit(
     trained: Path, capsys: pytest.CaptureFixture[str]
@@ -119,11 +125,10 @@ def test_a_run_of_several_processes_is_repeated_with_as_many(
 def test_a_number_that_does_not_repeat_is_named(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary, table = json.loads((trained / "summary.json").read_text()), trained / "metrics.csv"
+    summary = json.loads((trained / "summary.json").read_text())
     accuracy = summary["final"]["test_accuracy"]
     summary["final"]["test_accuracy"] = accuracy + 1e-9
-    summary["digest"] = digest_of(summary, table.read_text())
-    (trained / "summary.json").write_text(json.dumps(summary))
+    restate(trained, summary)
     assert main(["verify", "mine.yaml"]) == 1
     said = capsys.readouterr().out
     assert f"final test_accuracy: {accuracy + 1e-9} before, {accuracy} now" in said
@@ -133,14 +138,13 @@ def test_a_number_that_does_not_repeat_is_named(
 def test_another_processor_is_named_beside_numbers_that_do_not_repeat(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary, table = json.loads((trained / "summary.json").read_text()), trained / "metrics.csv"
+    summary = json.loads((trained / "summary.json").read_text())
     here = summary["hardware"]["cpu"]
     summary["hardware"]["cpu"] = "another"
 
     def said(accuracy: float) -> str:
         summary["final"]["test_accuracy"] = accuracy
-        summary["digest"] = digest_of(summary, table.read_text())
-        (trained / "summary.json").write_text(json.dumps(summary))
+        restate(trained, summary)
         main(["verify", "mine.yaml"])
         return capsys.readouterr().out
 
@@ -153,11 +157,9 @@ def test_another_processor_is_named_beside_numbers_that_do_not_repeat(
 
 def forge(folder: Path, **privacy: Any) -> None:
     """State other numbers in a summary, with a digest that is right."""
-    path = folder / "summary.json"
-    summary = json.loads(path.read_text())
+    summary = json.loads((folder / "summary.json").read_text())
     summary["privacy"] |= privacy
-    summary["digest"] = digest_of(summary, (folder / "metrics.csv").read_text())
-    path.write_text(json.dumps(summary))
+    restate(folder, summary)
 
 
 def test_a_forged_epsilon_is_refused_wherever_it_is_read(
@@ -183,15 +185,12 @@ def test_a_forged_epsilon_is_refused_wherever_it_is_read(
 def test_a_summary_that_lacks_something_is_a_damaged_result_in_the_table(
     change: dict[str, Any], trained: Path
 ) -> None:
-    path = trained / "summary.json"
-    summary = {**json.loads(path.read_text()), **change}
-    summary = {name: value for name, value in summary.items() if value is not ...}
-    summary["digest"] = digest_of(summary, (trained / "metrics.csv").read_text())
-    path.write_text(json.dumps(summary))
+    summary = {**json.loads((trained / "summary.json").read_text()), **change}
+    restate(trained, {name: value for name, value in summary.items() if value is not ...})
     runs, curves = collect(load_study(Path("mine.yaml")), Path("results"))
     (row, _) = runs.to_pylist()
     assert row["status"] == "corrupt"
-    assert f"{path.name}: damaged result file" in row["reason"]
+    assert "summary.json: damaged result file" in row["reason"]
     assert len(curves) == 0
 
 

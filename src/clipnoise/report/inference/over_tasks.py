@@ -86,20 +86,11 @@ class MixedModel:
         if self.tasks < 2:
             return Interval(float(self.gains.mean()), math.nan, math.nan)
         (mean,), _, _ = self._weighed(np.array([self.spread**2]))
-        tail = (1 - level) / 2
-        low, high = (self._quantile(share, new=new) for share in (tail, 1 - tail))
-        return Interval(float(mean), low, high)
-
-    def _quantile(self, share: float, *, new: bool) -> float:
         means, _, variances = self._weighed(self._of_chi_squared)
         deviations = np.sqrt(variances + self._of_chi_squared if new else variances)
-
-        def excess(value: float) -> float:
-            return float(DENSITIES @ special.ndtr((value - means) / deviations)) - share
-
-        of_each = means + special.ndtri(share) * deviations
-        low, high = of_each.min() - deviations.min(), of_each.max() + deviations.min()
-        return float(optimize.brentq(excess, low, high, maxiter=1000))
+        tail = (1 - level) / 2
+        low, high = (_quantile(share, means, deviations) for share in (tail, 1 - tail))
+        return Interval(float(mean), low, high)
 
     @cached_property
     def _of_chi_squared(self) -> Floats:
@@ -121,6 +112,17 @@ class MixedModel:
         total = weights.sum(axis=1)
         means = weights @ self.gains / total
         return means, (weights * np.square(self.gains - means[:, None])).sum(axis=1), 1 / total
+
+
+def _quantile(share: float, means: Floats, deviations: Floats) -> float:
+    """Return a quantile of the mixture of normal distributions, one for each of `SCORES`."""
+
+    def excess(value: float) -> float:
+        return float(DENSITIES @ special.ndtr((value - means) / deviations)) - share
+
+    of_each = means + special.ndtri(share) * deviations
+    low, high = of_each.min() - deviations.min(), of_each.max() + deviations.min()
+    return float(optimize.brentq(excess, low, high, maxiter=1000))
 
 
 def best_over_tasks(means: Floats) -> Floats:
