@@ -18,6 +18,7 @@ from PIL import Image
 from clipnoise.cli import main
 from clipnoise.cli.league import FOLDER, findings_of, tasks_of, titles
 from clipnoise.errors import UserError
+from clipnoise.report.blocks import ListBlock
 from clipnoise.report.figures.league import figures
 from clipnoise.report.inference.over_tasks import MixedModel
 from clipnoise.report.league import LeagueFindings, MethodOverTasks, by_track, read_league
@@ -30,6 +31,7 @@ from clipnoise.report.league_page import (
     league_pdf,
     pictures,
 )
+from clipnoise.report.pdf import typeset
 from clipnoise.run.correctness import packed
 from clipnoise.studies.tracks import CORRELATED, PRETRAINED, PRIVATE, PUBLIC, USERS, Track
 from clipnoise.studies.tuning import Tune
@@ -339,6 +341,16 @@ def test_the_same_files_give_the_same_page_and_pdf(tmp_path: Path) -> None:
     assert "Of 3 tasks of this track, 2 are published: adult and digits." in said
     assert "Closed share of the privacy gap" in said
     assert "was not drawn" not in said
+
+
+def test_a_table_of_few_rows_that_is_taller_than_a_page_goes_on_on_the_next_one() -> None:
+    rows = [[f"row {number}", "can be the best " * 20] for number in range(27)]
+    table = ListBlock(title="Tall", caption="", heads=["name", "text"], align="ll", rows=rows)
+    pdf = typeset({"title": "Tall", "name": "tall", "parts": [table]}, TEMPLATE, {})
+    pages = [page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages]
+    assert "row 0" in pages[0]
+    assert "row 26" in pages[-1]
+    assert len(pages) > 1
 
 
 def test_the_tasks_are_those_that_have_a_study() -> None:
