@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pypdf
 import pytest
+from every_method import METHODS
 from league_data import cells_below, confirmed, published, row
 from PIL import Image
 
@@ -31,6 +32,7 @@ from clipnoise.report.league_page import (
     league_pdf,
     pictures,
 )
+from clipnoise.report.league_papers import CLAIMS as PAPERS
 from clipnoise.report.pdf import typeset
 from clipnoise.run.correctness import packed
 from clipnoise.studies.tracks import CORRELATED, PRETRAINED, PRIVATE, PUBLIC, USERS, Track
@@ -170,6 +172,12 @@ def test_what_papers_claim_is_counted_where_both_methods_are_confirmed(tmp_path:
     assert float(gain.split(": ")[1].split()[0]) == pytest.approx(2.5, abs=2)
     assert "Too little is published to judge a claim" in page
     assert "no ε has more than 2 confirmed tasks, and 6 are needed" in page
+
+
+def test_claims_are_of_two_methods_of_this_suite_and_each_stands_once() -> None:
+    pairs = [(claim.better, claim.worse) for claim in PAPERS]
+    assert {name for pair in pairs for name in pair} <= {*METHODS}
+    assert len({frozenset(pair) for pair in pairs}) == len(pairs)
 
 
 def test_a_claim_that_leaves_out_pictures_is_counted_on_other_tasks_alone(tmp_path: Path) -> None:
