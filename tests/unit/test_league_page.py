@@ -19,6 +19,7 @@ from PIL import Image
 from clipnoise.cli import main
 from clipnoise.cli.league import FOLDER, findings_of, tasks_of, titles
 from clipnoise.errors import UserError
+from clipnoise.privacy.accountants.selection import composed_epsilon
 from clipnoise.report.blocks import ListBlock
 from clipnoise.report.figures.league import figures
 from clipnoise.report.inference.over_tasks import MixedModel
@@ -35,6 +36,8 @@ from clipnoise.report.league_page import (
 from clipnoise.report.league_papers import CLAIMS as PAPERS
 from clipnoise.report.pdf import typeset
 from clipnoise.run.correctness import packed
+from clipnoise.studies.league import search_of
+from clipnoise.studies.study import load_study
 from clipnoise.studies.tracks import CORRELATED, PRETRAINED, PRIVATE, PUBLIC, USERS, Track
 from clipnoise.studies.tuning import Tune
 
@@ -422,6 +425,39 @@ def test_a_page_on_which_nothing_is_told_apart_says_so_once(tmp_path: Path) -> N
     assert "In none of them is a method shown not to be the best." in page
     assert "left as the best" not in page
     assert "Of 48 confirmed runs none collapsed." in page
+
+
+def test_the_table_of_tasks_has_epsilon_with_the_search_where_batches_are_poisson(
+    tmp_path: Path,
+) -> None:
+    """Eleven runs at σ, q and T are one of 11T steps."""
+    runs = confirmed(BETTER, epsilons=(1.0, 3.0))
+    for one in runs:
+        one["noise_multiplier"], one["delta"] = 6.0 / one["epsilon"], 1e-5
+    tasks = read_league(published(tmp_path, digits=runs, adult=confirmed(BETTER)))
+    findings = LeagueFindings(tasks, searches={"digits": (0.1, 2200)})
+    once = [composed_epsilon([(6.0 / e, 0.1, 200)] * 11, delta=1e-5) for e in (1, 3)]
+    cells = {cells[0]: cells for cells in cells_below(league_page(findings, PLANNED), "Tasks")}
+    assert cells["adult"][4] == cells["compas"][4] == "–"
+    shown = [float(one) for one in cells["digits"][4].split(", ")]
+    assert shown == pytest.approx(once, abs=0.1)
+    assert all(one >= least for one, least in zip(shown, once, strict=True))  # never below
+
+
+@pytest.mark.parametrize(
+    ("task", "rate", "steps"),
+    [
+        ("digits", 130 / 1300, 11 * 200),
+        ("newsgroups-public", 250 / 10_043, 11 * 100),
+        ("digits-users", 60 / 600, 11 * 100),
+    ],
+)
+def test_a_search_draws_as_its_eleven_runs_do(task: str, rate: float, steps: int) -> None:
+    assert search_of(load_study(TASKS / f"{task}.yaml")) == (pytest.approx(rate), steps)
+
+
+def test_what_a_search_draws_is_not_said_of_other_batches_than_poisson() -> None:
+    assert search_of(load_study(TASKS / "digits-correlated.yaml")) is None
 
 
 SPACE = Tune(ranges={"learning_rate": (0.1, 10.0)}, trials=10, seeds=(1,))

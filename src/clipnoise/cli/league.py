@@ -11,7 +11,7 @@ import click
 from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.files import read_text, read_yaml, write_atomically
-from clipnoise.studies.league import data_of
+from clipnoise.studies.league import data_of, search_of
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.screening import (
     CONFIRM,
@@ -216,12 +216,15 @@ def tasks_of(folder: Path) -> dict[Track, dict[str, Study]]:
 def findings_of(
     folder: Path, planned: Mapping[Track, Mapping[str, Study]]
 ) -> dict[Track, LeagueFindings]:
-    """Return what the published files of a folder say, by tracks, with the spaces of the tasks."""
+    """Return what the published files of a folder say, by tracks, with the tasks' searches."""
     from clipnoise.report.league import by_track, read_league
 
     tasks = read_league(folder)
     studies = {name: study for each in planned.values() for name, study in each.items()}
-    return by_track(tasks, {task: studies[task].tunes for task in tasks if task in studies})
+    known = {task: studies[task] for task in tasks if task in studies}
+    spaces = {task: study.tunes for task, study in known.items()}
+    searches = {task: one for task, study in known.items() if (one := search_of(study))}
+    return by_track(tasks, spaces, searches)
 
 
 def titles(tasks: Mapping[str, Study]) -> dict[str, str]:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from clipnoise.errors import UserError
+from clipnoise.privacy.accountants.selection import composed_epsilon
 from clipnoise.report.inference.confirmed import (
     Confirmed,
     gains_over,
@@ -236,11 +237,13 @@ class LeagueFindings:
         tasks: their runs, as from `read_league`.
         track: which, and with it the method that gains are over.
         spaces: what each method was tuned in, by task and label, as `Study.tunes` has it.
+        searches: how a search of the baseline draws, by task, as from `search_of`.
     """
 
     tasks: Mapping[str, pd.DataFrame]
     track: Track = PRIVATE
     spaces: Mapping[str, Spaces] = field(default_factory=dict)
+    searches: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     @cached_property
     def confirmed(self) -> dict[str, pd.DataFrame]:
@@ -255,6 +258,22 @@ class LeagueFindings:
             for task, runs in self.confirmed.items()
             for (text,), part in split(runs[runs["epsilon"].notna()], "epsilon")
         }
+
+    @cached_property
+    def with_search(self) -> dict[tuple[str, float], float]:
+        """ε of publishing a whole search of the baseline and its reported run, by task and ε.
+
+        It is nominal: it holds if each trial draws noise of its own, and here those of a search
+        share a seed.
+        """
+        found = {}
+        for task, epsilon in self.settings:
+            if task in self.searches:
+                runs = where(self.confirmed[task], label=self.track.baseline, epsilon=epsilon)
+                sigma, delta = (float(runs[name].iloc[0]) for name in ("noise_multiplier", "delta"))
+                mechanism = (sigma, *self.searches[task])
+                found[task, epsilon] = composed_epsilon([mechanism], delta=delta)
+        return found
 
     @cached_property
     def references(self) -> dict[str, Confirmed]:
@@ -413,13 +432,16 @@ def _common_end(runs: pd.DataFrame, tune: Tune | None) -> str | None:
 
 
 def by_track(
-    tasks: Mapping[str, pd.DataFrame], spaces: Mapping[str, Spaces] | None = None
+    tasks: Mapping[str, pd.DataFrame],
+    spaces: Mapping[str, Spaces] | None = None,
+    searches: Mapping[str, tuple[float, int]] | None = None,
 ) -> dict[Track, LeagueFindings]:
     """Return what the tasks of each track say, which are found by their runs.
 
     Args:
         tasks: as from `read_league`.
         spaces: by task, as `Study.tunes` has it; nothing is said of them by default.
+        searches: by task, as from `search_of`; nor of these.
     """
     tracks = {
         task: track_of(*(set(runs[name]) for name in ("dataset", "method", "sampler")))
@@ -427,7 +449,10 @@ def by_track(
     }
     return {
         track: LeagueFindings(
-            {one: tasks[one] for one in tasks if tracks[one] == track}, track, spaces or {}
+            {one: tasks[one] for one in tasks if tracks[one] == track},
+            track,
+            spaces or {},
+            searches or {},
         )
         for track in TRACKS
     }

@@ -11,6 +11,9 @@ from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
+from clipnoise.methods.base import example, methods
+from clipnoise.run.procedure import Training
+from clipnoise.run.spec import units_of
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.screening import CONFIRM, screened_panels
 from clipnoise.studies.study import Study
@@ -159,6 +162,24 @@ def require_data(league: Study, cache: Path) -> None:
 def data_of(study: Study) -> Dataset:
     """Return the dataset of a task of the league, which has one."""
     return _dataset(next(iter(study.panels.values())).datasets[0])
+
+
+def search_of(study: Study) -> tuple[float, int] | None:
+    """Return how a search of a task's baseline draws: what it costs in ε follows from this and σ.
+
+    Returns:
+        The sampling rate q, and how many steps the trials of one search and the run that it reports
+        have together; None where batches are not Poisson, or T or the trials are not given.
+    """
+    panel = next(iter(study.panels.values()))
+    label = planned_track(study.panels.values()).baseline
+    if label not in methods() or panel.privacy.get("sampler", "poisson") != "poisson":
+        return None
+    training, trials = parse(Training, panel.training, key="training"), study.tunes[label].trials
+    if training.steps is None or not isinstance(trials, int):
+        return None
+    unit = units_of(data_of(study), example(methods()[label]))
+    return training.expected_batch_size / unit.count, (trials + 1) * training.steps
 
 
 def _dataset(named: PanelEntry) -> Dataset:
