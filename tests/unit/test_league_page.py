@@ -172,7 +172,7 @@ def test_what_papers_claim_is_counted_where_both_methods_are_confirmed(tmp_path:
         "dp-adam over ime-adam": (2, 1, 1),
     }
     gain = cells_below(page, CLAIMS)[0][6]
-    assert float(gain.split(": ")[1].split()[0]) == pytest.approx(2.5, abs=2)
+    assert float(gain.split(":")[1].split()[0]) == pytest.approx(2.5, abs=2)
     assert "Too little is published to judge a claim" in page
     assert "no ε has more than 2 confirmed tasks, and 6 are needed" in page
 

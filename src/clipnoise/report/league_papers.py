@@ -155,11 +155,12 @@ def _over_tasks(settings: Settings, claim: PairClaim) -> str:
     """Return the expected gain at each ε that has two tasks or more, in words."""
     gains = where(gains_over(settings, PLACE, claim.worse), method=claim.better)
     gains = gains[gains["error"] > 0]  # where all runs are equal, neither is better
-    return "; ".join(
+    said = (
         f"ε = {epsilon:g}: {_expected(gains[gains['epsilon'] == epsilon])}"
         for epsilon in sorted(set(gains["epsilon"]))
         if (gains["epsilon"] == epsilon).sum() > 1
     )
+    return "; ".join(one.replace(" ", "\N{NO-BREAK SPACE}") for one in said)  # a line for each ε
 
 
 def _expected(gains: pd.DataFrame) -> str:
