@@ -102,7 +102,7 @@ def test_gains_are_those_of_the_analysis_and_hold_together_over_all_settings() -
     settings = {("digits", e): gather(frame(int(e)), 0.5) for e in (1.0, 3.0)}
     table = gains_over(settings, NAMES, "dp-sgd")
     assert table["epsilon"].tolist() == [1.0, 1.0, 3.0, 3.0]
-    of = settings["digits", 3.0].components()
+    of = settings["digits", 3.0].components
     row, one = table.iloc[3], gain(of, 2, 0)
     together = simultaneous_intervals(of, 0, settings=2)[2]
     assert row["method"] == "dpzero"

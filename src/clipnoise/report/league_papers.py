@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import pandas as pd
+import numpy as np
 
 from clipnoise.data.base import dataset_class
 from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import DASH, count, decimal
-from clipnoise.report.inference.confirmed import Confirmed, gains_over
+from clipnoise.report.inference.confirmed import Confirmed
+from clipnoise.report.inference.gains import EstimatedGain
 from clipnoise.report.inference.over_tasks import MixedModel
 from clipnoise.report.inference.sign_flips import units_needed
-from clipnoise.report.league import PLACE, LeagueFindings
+from clipnoise.report.league import LeagueFindings
 from clipnoise.report.records import where
 from clipnoise.report.statistics import ALPHA
 
@@ -153,17 +155,21 @@ def _claimed(found: LeagueFindings, claim: PairClaim) -> Settings:
 
 def _over_tasks(settings: Settings, claim: PairClaim) -> str:
     """Return the expected gain at each ε that has two tasks or more, in words."""
-    gains = where(gains_over(settings, PLACE, claim.worse), method=claim.better)
-    gains = gains[gains["error"] > 0]  # where all runs are equal, neither is better
+    gains: dict[float, list[EstimatedGain]] = defaultdict(list)
+    for (_, epsilon), one in settings.items():
+        if {claim.better, claim.worse} <= {*one.methods}:
+            gain = one.gain(claim.better, claim.worse)
+            gains[epsilon] += [gain] if gain.error > 0 else []  # else all of their runs are equal
     said = (
-        f"ε = {epsilon:g}: {_expected(gains[gains['epsilon'] == epsilon])}"
-        for epsilon in sorted(set(gains["epsilon"]))
-        if (gains["epsilon"] == epsilon).sum() > 1
+        f"ε = {epsilon:g}: {_expected(each)}"
+        for epsilon, each in sorted(gains.items())
+        if len(each) > 1
     )
     return "; ".join(one.replace(" ", "\N{NO-BREAK SPACE}") for one in said)  # a line for each ε
 
 
-def _expected(gains: pd.DataFrame) -> str:
-    mean = MixedModel(gains["gain"].to_numpy(), gains["error"].to_numpy()).mean
+def _expected(gains: Sequence[EstimatedGain]) -> str:
+    means, errors = np.array([(one.mean, one.error) for one in gains]).T
+    mean = MixedModel(means, errors).mean
     value, low, high = (decimal(100 * one, 2) for one in (mean.mean, mean.low, mean.high))
     return f"{value} [{low}, {high}]"

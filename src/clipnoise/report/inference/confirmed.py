@@ -68,9 +68,14 @@ class Confirmed:
         learned = [exceeds_chance(one, self.chance, ACCURACY, examples) for one in seen]
         return np.asarray(self.diverged | ~np.array(learned)[places].reshape(self.diverged.shape))
 
+    @cached_property
     def components(self) -> Components:
-        """Return the variances of searches and test examples."""
+        """The variances of searches and test examples."""
         return components(self.right.mean(axis=2))
+
+    def gain(self, method: str, other: str) -> EstimatedGain:
+        """Return what a method gains over another one, both by their labels."""
+        return gain(self.components, *map(self.methods.index, (method, other)))
 
 
 def gather(runs: pd.DataFrame, chance: float) -> Confirmed:
@@ -143,7 +148,7 @@ def who_can_be_best(settings: Mapping[K, Confirmed], names: tuple[str, ...]) -> 
         (with the diverged ones), `p_here`, `p_population`, `adjusted`, `can_be_best`.
     """
     here = {key: best_p_values(one.by_search) for key, one in settings.items()}
-    wide = {key: best_in_population(one.components()) for key, one in settings.items()}
+    wide = {key: best_in_population(one.components) for key, one in settings.items()}
     larger = adjusted_best({key: np.maximum(here[key], wide[key]) for key in settings})
     rows = [
         {
@@ -204,7 +209,7 @@ def gains_over(
     having = {key: one for key, one in settings.items() if baseline in one.methods}
     rows = []
     for key, one in having.items():
-        of, base = one.components(), one.methods.index(baseline)
+        of, base = one.components, one.methods.index(baseline)
         together = simultaneous_intervals(of, base, settings=len(having))
         rows += [
             {
