@@ -29,7 +29,7 @@ class PairClaim:
     Attributes:
         paper: a short name.
         says: what it claims, and where.
-        better, worse: the methods.
+        better, worse: the methods, by their labels.
         not_on: the kind of examples on which it is not claimed; empty for none.
     """
 
@@ -74,6 +74,8 @@ CLAIMS = (
     PairClaim("DOPPLER (2024)", "its filter improves DP-Adam (abstract)", "lp-dpadam", "dp-adam"),
     PairClaim("DiSK (2024)", "its filter improves DP-SGD (abstract)", "disk", "dp-sgd"),
     PairClaim("DiSK (2024)", "its filter improves DP-Adam (abstract)", "disk-adam", "dp-adam"),
+    PairClaim("BLT (2024)", "it beats tree noise (abstract)", "dp-sgd blt", "dp-sgd tree"),
+    PairClaim("BLT (2024)", "it beats tree noise (abstract)", "dp-adam blt", "dp-adam tree"),
     PairClaim("DP-AdamW (2025)", "it outperforms DP-SGD (abstract)", "dp-adamw", "dp-sgd"),
     PairClaim("DP-AdamW (2025)", "it outperforms DP-Adam (abstract)", "dp-adamw", "dp-adam"),
     PairClaim("DP-AdamW (2025)", "it outperforms DP-AdamBC (abstract)", "dp-adamw", "dp-adambc"),
