@@ -62,6 +62,11 @@ OVER_CLOSED = (
     "these intervals holds by itself."
 )
 
+SHOWN = (
+    "A gain counts as shown if its 95% interval lies above 0; the intervals of all gains hold "
+    "together."
+)
+
 
 def league_page(found: LeagueFindings, planned: Mapping[str, str]) -> str:
     """Return the page of a track in Markdown; its figures are files beside it.
@@ -89,8 +94,9 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
         f"On {len(tasks)} tasks, with {found.best['method'].nunique()} methods tuned alike, "
         f"{found.track.called} is shown not to be the best in "
         f"{len(found.without_baseline) or 'none'} of {len(found.settings)} settings, a task at one "
-        f"ε each, and a single method is left as the best in {len(found.alone) or 'none'}. "
-        f"{_largest(found)} {_expected(found)}" + "".join(f" {said}" for said in _limited(found))
+        f"ε each; in {len(found.alone) or 'none'} a single method is left as the best. "
+        f"{_largest(found)} {_expected(found)} {SHOWN}"
+        + "".join(f" {said}" for said in _limited(found))
     )
 
 
@@ -98,12 +104,12 @@ def _largest(found: LeagueFindings) -> str:
     """Return in a sentence the largest gain in a setting that is shown to be one."""
     above = found.gains[found.gains["all_low"] > 0].sort_values("gain", ascending=False)
     if above.empty:
-        return f"No gain over {found.track.called} in a setting is shown."
+        return f"No gain over {found.track.called} is shown in a setting."
     row = above.iloc[0]
     gain = _in_points(Interval(row["gain"], row["all_low"], row["all_high"]))
     return (
-        f"The largest gain over {found.track.called} in a setting that is shown, by intervals that "
-        f"hold together, is that of {row['method']} on {_place(row)} ({gain})."
+        f"The largest gain over {found.track.called} that is shown in a setting is that of "
+        f"{row['method']} on {_place(row)} ({gain})."
     )
 
 
@@ -117,8 +123,8 @@ def _limited(found: LeagueFindings) -> Iterator[str]:
         base = found.track.called
         yield (
             f"On {listing(places)}, at least half of the searches of {base} chose a learning rate "
-            f"in an outer fifth of its range: a wider range may give {base} more, and gains over "
-            "it hold for this search space."
+            f"in an outer fifth of its range: a wider range might help {base}, and gains over it "
+            "hold for this search space."
         )
 
 
@@ -127,15 +133,16 @@ def _expected(found: LeagueFindings) -> str:
     every = found.estimated
     together = _above({(one.epsilon, one.method): found.together(one) for one in every})
     alone = _above({(one.epsilon, one.method): one.gain.mean for one in every})
-    said = (
-        f"The gain over {found.track.called} that is expected on a task is shown to be positive, "
-        f"by intervals that hold together, {together or 'for no method at any ε'}."
-    )
-    if together or not alone:
-        return said
+    if together:
+        return f"On average over tasks, a gain is shown {together}."
+    said = "On average over tasks, no gain is shown."
     return (
-        f"{said} By the 95% interval of each gain alone it is, {alone}; of these {len(every)} "
-        f"intervals, {(1 - LEVEL) / 2 * len(every):.1f} would lie above 0 by chance."
+        said
+        if not alone
+        else (
+            f"{said} The 95% interval of a gain alone lies above 0 {alone}; of these {len(every)} "
+            f"intervals, {(1 - LEVEL) / 2 * len(every):.1f} would by chance."
+        )
     )
 
 
