@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -244,13 +245,13 @@ def _short(rows: Mapping[tuple[str, bool], Sequence[PracticeRow]]) -> Iterator[s
         f"{'have' if len(rows) > 1 else 'has'} a confirmed task"
         + (f": {'; '.join(named)}." if named else ".")
     )
-    told = [
-        f"{_capital(name)} at ε = {row.epsilon:g}: {row.start}."
-        for name, each in zip(named, rows.values(), strict=True)
-        for row in each
-        if row.start != NOTHING_BEATS
-    ]
-    yield from told
+    told: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, each in zip(named, rows.values(), strict=True):
+        for row in each:
+            if row.start != NOTHING_BEATS:
+                told[name, row.start].append(f"{row.epsilon:g}")
+    for (name, start), budgets in told.items():
+        yield f"{_capital(name)} at ε = {listing(budgets)}: {start}."
     yield (
         f"{'Elsewhere' if told else 'No method is shown to beat DP-SGD. So'} start with DP-SGD "
         "and a tuned learning rate: it is what nothing here is shown to beat."
