@@ -135,6 +135,32 @@ def test_a_gain_over_a_baseline_at_the_end_of_its_range_is_said_with_this(tmp_pa
     assert chosen[5] == "1 of 1"
 
 
+def test_a_learning_rate_transfers_where_it_is_within_a_factor_of_three(tmp_path: Path) -> None:
+    """The median of searches is 2, 1 and 10 in three settings, of which one alone has disk."""
+    means = {"dp-sgd": 0.7, "dp-adam": 0.7}
+    one, other = confirmed(means, epsilons=(1.0, 3.0)), confirmed({**means, "disk": 0.7})
+    for runs, rates in ((one, {1.0: 2, 3.0: 1}), (other, {3.0: 10})):
+        for run in runs:
+            rate = rates[run["epsilon"]] * (1 if run["search"] % 3 else 100)
+            falling = rate if run["search"] % 2 else {"kind": "linear", "peak": rate, "final": 0}
+            chosen = {"learning_rate": falling, "clip_norm": 0.5}
+            run["hyperparameters"] = json.dumps(chosen)
+    found = findings(tmp_path, adult=one, digits=other)
+    page = practice_page([found], data(adult="adult", digits="digits"))
+    rows = cells_below(page, "Did one value suit all settings?")
+    assert rows == [
+        ["tables, texts and pictures", name, "3", "2 (1 to 10)", "2 of 3", "0.5 (0.5 to 0.5)"]
+        for name in ("dp-sgd", "dp-adam")
+    ]
+    assert "went from 1 to 10 on tables, texts and pictures." in page
+
+
+def test_of_one_task_nothing_is_said_of_values_that_transfer(tmp_path: Path) -> None:
+    page = practice_page([findings(tmp_path, adult=confirmed(BETTER))], data(adult="adult"))
+    assert "Values that transferred" not in page
+    assert "Tune the learning rate" not in page
+
+
 def test_what_searches_chose_is_a_median_with_its_range(tmp_path: Path) -> None:
     runs = confirmed({"dp-sgd": 0.7, "dp2-rmsprop": 0.7}, searches=7)
     for one in runs:

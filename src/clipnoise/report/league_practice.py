@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,11 +13,12 @@ import pandas as pd
 
 from clipnoise.data.base import Dataset
 from clipnoise.data.features import Features
-from clipnoise.report.blocks import ListBlock, TextBlock
+from clipnoise.report.blocks import Block, ListBlock, TextBlock
 from clipnoise.report.export import to_markdown
 from clipnoise.report.formats import DASH, count, decimal, listing, significant
 from clipnoise.report.league import LeagueFindings
 from clipnoise.report.records import where
+from clipnoise.studies.tracks import PRETRAINED
 
 KINDS = ("tables", "texts", "pictures", "features by a frozen encoder")
 LARGE = 10_000  # training examples: as many, and there are many
@@ -53,6 +54,13 @@ READING = (
     "much the outcome of DP-SGD differs from search to search, and not what a search gains over "
     "untuned values. What holds on these tasks need not hold on other data.",
 )
+TRANSFERRED = (
+    "For the methods that all settings of a track confirm: the median over settings of what the "
+    "searches of a setting chose in the median, with the lowest and the highest setting, and in "
+    "how many settings it is within a factor of 3 of that median. Searches draw learning rates "
+    "from a range of a factor of 1,000 or more, and clip norms from one of 10 in most cases, so "
+    "medians of clip norms cannot lie far apart whatever is best."
+)
 DP_SGD = "DP-SGD with a tuned learning rate"
 NOTHING_BEATS = f"{DP_SGD}, which nothing here is shown to beat"
 START = (
@@ -60,6 +68,8 @@ START = (
     *("largest gain", "DP-SGD over searches", "collapsed"),
 )
 CHOICES = ("learning_rate", "clip_norm")
+NEAR = 3.0  # the factor within which a value transfers
+TRANSFER = ("data", "method", "settings", "learning rate", f"within ×{NEAR:g}", "clip norm")
 CHOSEN = ("method", "ε", "searches", "learning rate", "falls to 0", "at an end", "clip norm")
 
 
@@ -170,11 +180,11 @@ class PracticeRow:
     def chosen(self) -> Iterator[list[str]]:
         """Yield what the searches of the methods that can be the best chose, a row for each."""
         for method in self.can:
-            runs = [where(self.found.confirmed[task], label=method) for task in self.tasks]
-            texts = pd.concat(
-                where(one, epsilon=self.epsilon).drop_duplicates("search") for one in runs
-            )["hyperparameters"]
-            values = [json.loads(text) for text in texts]
+            values = [
+                one
+                for task in self.tasks
+                for one in _chosen(self.found, method, task, self.epsilon)
+            ]
             rates, clips = ([one.get(name) for one in values] for name in CHOICES)
             falls = (
                 DASH if _spread(rates) == DASH else f"{sum(map(_falls, rates))} of {len(values)}"
@@ -185,21 +195,68 @@ class PracticeRow:
             yield [*first, _spread(rates), falls, at_an_end, _spread(clips)]
 
 
+def _chosen(
+    found: LeagueFindings, method: str, task: str, epsilon: float
+) -> list[Mapping[str, object]]:
+    """Return the hyper-parameters that each search of a method chose in a setting."""
+    runs = where(found.confirmed[task], label=method, epsilon=epsilon)
+    return [json.loads(text) for text in runs.drop_duplicates("search")["hyperparameters"]]
+
+
+def _medians(found: LeagueFindings, method: str, name: str) -> list[float]:
+    """Return the median of what the searches of each setting chose for a hyper-parameter.
+
+    Nothing is returned where a setting lacks the method, or a choice is no number and no schedule.
+    """
+    values = [
+        _numbers([one.get(name) for one in _chosen(found, method, *place)])
+        for place in found.settings
+    ]
+    return [float(np.median(each)) for each in values] if all(values) else []
+
+
+def _data(found: LeagueFindings) -> str:
+    return KINDS[3] if found.track == PRETRAINED else listing([*KINDS[:3]])
+
+
+def _transfers(tracks: Sequence[LeagueFindings]) -> Iterator[Block]:
+    """Yield whether one value suited all settings, for each method that all of a track confirm."""
+    rows = []
+    for found in tracks:
+        for method in dict.fromkeys(found.best["method"]) if len(found.confirmed) > 1 else ():
+            if rates := _medians(found, method, "learning_rate"):
+                middle = float(np.median(rates))
+                near = sum(middle / NEAR <= one <= middle * NEAR for one in rates)
+                shown = [_spread(rates), f"{near} of {len(rates)}"]
+                clip_norms = _spread(_medians(found, method, "clip_norm"))
+                rows.append([_data(found), method, str(len(rates)), *shown, clip_norms])
+    if rows:
+        yield TextBlock("Values that transferred", [TRANSFERRED])
+        title = "Did one value suit all settings?"
+        yield ListBlock(title=title, heads=TRANSFER, rows=rows, align="llrrrr")
+
+
 def _falls(value: object) -> bool:
     return isinstance(value, dict) and value.get("kind") == "linear" and not value.get("final")
 
 
 def _spread(values: Sequence[object]) -> str:
     """Return the median of numbers, or peaks, with their range; a dash where there are others."""
-    peaks = [one.get("peak") if isinstance(one, dict) else one for one in values]
-    numbers = [one for one in peaks if isinstance(one, int | float)]
-    if not numbers or len(numbers) < len(values):
+    numbers = _numbers(values)
+    if not numbers:
         return DASH
     middle, low, high = (significant(float(f(numbers)), 2) for f in (np.median, min, max))
     return f"{middle} ({low} to {high})"
 
 
-def practice_page(tracks: Iterable[LeagueFindings], data: Mapping[str, Dataset]) -> str:
+def _numbers(values: Sequence[object]) -> list[float]:
+    """Return numbers, or the peaks of schedules; none where there are others."""
+    peaks = [one.get("peak") if isinstance(one, dict) else one for one in values]
+    numbers = [one for one in peaks if isinstance(one, int | float)]
+    return numbers if len(numbers) == len(values) else []
+
+
+def practice_page(tracks: Sequence[LeagueFindings], data: Mapping[str, Dataset]) -> str:
     """Return the page in Markdown.
 
     Args:
@@ -217,7 +274,7 @@ def practice_page(tracks: Iterable[LeagueFindings], data: Mapping[str, Dataset])
             of[place] = found
     places = [(kind, large) for kind in KINDS for large in SIZES if (kind, large) in cells]
     rows = {place: _rows(of[place], cells[place]) for place in places}
-    parts = [HEAD, to_markdown(TextBlock("In short", [*_short(rows)]))]
+    parts = [HEAD, to_markdown(TextBlock("In short", [*_short(rows), *_tune_first(tracks)]))]
     for kind in KINDS:
         empty = [SIZES[large] for large in SIZES if (kind, large) not in cells]
         nothing = [f"With {size}: no confirmed task is published." for size in empty]
@@ -225,6 +282,7 @@ def practice_page(tracks: Iterable[LeagueFindings], data: Mapping[str, Dataset])
         for place in (one for one in places if one[0] == kind):
             title = f"{_capital(kind)} with {SIZES[place[1]]}"
             parts.extend(map(to_markdown, _tables(title, cells[place], rows[place])))
+    parts.extend(map(to_markdown, _transfers(tracks)))
     parts.append(to_markdown(TextBlock("How to read this", READING)))
     return "\n".join(parts)
 
@@ -256,6 +314,21 @@ def _short(rows: Mapping[tuple[str, bool], Sequence[PracticeRow]]) -> Iterator[s
         f"{'Elsewhere' if told else 'No method is shown to beat DP-SGD. So'} start with DP-SGD "
         "and a tuned learning rate: it is what nothing here is shown to beat."
     )
+
+
+def _tune_first(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
+    """Yield in a sentence how much the learning rate of DP-SGD differs among settings."""
+    said = []
+    for found in tracks:
+        rates = _medians(found, found.track.baseline, "learning_rate")
+        if len(found.confirmed) > 1 and rates:
+            low, high = (significant(end, 2) for end in (min(rates), max(rates)))
+            said.append(f"from {low} to {high} on {_data(found)}")
+    if said:
+        yield (
+            "Tune the learning rate: what the searches of a setting chose for DP-SGD in the "
+            f"median went {listing(said)}."
+        )
 
 
 def _tables(
