@@ -274,7 +274,8 @@ def practice_page(tracks: Sequence[LeagueFindings], data: Mapping[str, Dataset])
             of[place] = found
     places = [(kind, large) for kind in KINDS for large in SIZES if (kind, large) in cells]
     rows = {place: _rows(of[place], cells[place]) for place in places}
-    parts = [HEAD, to_markdown(TextBlock("In short", [*_short(rows), *_tune_first(tracks)]))]
+    short: Block = TextBlock("In short", [_covered(places), *_tune_first(tracks)])
+    parts = [HEAD, *map(to_markdown, [short, *_starts(rows)])]
     for kind in KINDS:
         empty = [SIZES[large] for large in SIZES if (kind, large) not in cells]
         nothing = [f"With {size}: no confirmed task is published." for size in empty]
@@ -295,25 +296,35 @@ def _rows(found: LeagueFindings, tasks: Mapping[str, int]) -> list[PracticeRow]:
     ]
 
 
-def _short(rows: Mapping[tuple[str, bool], Sequence[PracticeRow]]) -> Iterator[str]:
-    """Yield in sentences which kinds and sizes of data have evidence, and what beats DP-SGD."""
-    named = [f"{kind} with {SIZES[large]}" for kind, large in rows]
-    yield (
-        f"Of {len(KINDS) * len(SIZES)} kinds and sizes of data, {len(rows) or 'none'} "
-        f"{'have' if len(rows) > 1 else 'has'} a confirmed task"
-        + (f": {'; '.join(named)}." if named else ".")
-    )
-    told: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, each in zip(named, rows.values(), strict=True):
+def _covered(places: Sequence[tuple[str, bool]]) -> str:
+    """Return in a sentence which kinds and sizes of data have evidence."""
+    number = len(KINDS) * len(SIZES)
+    if len(places) == number:
+        return f"Each of the {number} kinds and sizes of data has a confirmed task."
+    if not places:
+        return f"Of {number} kinds and sizes of data, none has a confirmed task."
+    named = "; ".join(f"{kind} with {SIZES[large]}" for kind, large in places)
+    have = "have" if len(places) > 1 else "has"
+    return f"Of {number} kinds and sizes of data, {len(places)} {have} a confirmed task: {named}."
+
+
+def _starts(rows: Mapping[tuple[str, bool], Sequence[PracticeRow]]) -> Iterator[ListBlock]:
+    """Yield a table of what to start with, in which budgets with the same advice share a row."""
+    told: dict[tuple[str, bool, str], list[str]] = defaultdict(list)
+    for place, each in rows.items():
         for row in each:
-            if row.start != NOTHING_BEATS:
-                told[name, row.start].append(f"{row.epsilon:g}")
-    for (name, start), budgets in told.items():
-        yield f"{_capital(name)} at ε = {listing(budgets)}: {start}."
-    yield (
-        f"{'Elsewhere' if told else 'No method is shown to beat DP-SGD. So'} start with DP-SGD "
-        "and a tuned learning rate: it is what nothing here is shown to beat."
-    )
+            told[*place, row.start].append(f"{row.epsilon:g}")
+    if told:
+        yield ListBlock(
+            title="By data and budget",
+            caption="(1 of 4): in one of four settings. At any other ε no task here is confirmed.",
+            heads=("data", "size", "ε", "start with"),
+            rows=[
+                [kind, SIZES[large], ", ".join(budgets), start]
+                for (kind, large, start), budgets in told.items()
+            ],
+            align="llll",
+        )
 
 
 def _tune_first(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
