@@ -82,7 +82,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tasks", nargs="+", help="those published by default")
     parser.add_argument("--epsilon", type=float, default=3)
-    parser.add_argument("--first", type=int, default=100_000, help="first seed of the plain loop")
+    parser.add_argument("--first", type=int, default=100_000, help="first seed of what is trained")
     parser.add_argument("--again", type=int, default=0, help="times that both train each run")
     parser.add_argument("--times", action="store_true", help="of steps, instead of accuracies")
     parser.add_argument("--repetitions", type=int, default=20, help="turns of ten steps, for times")

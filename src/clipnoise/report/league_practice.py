@@ -54,12 +54,13 @@ READING = (
     "much the outcome of DP-SGD differs from search to search, and not what a search gains over "
     "untuned values. What holds on these tasks need not hold on other data.",
 )
+NEAR = 3.0  # the factor within which a value transfers
 TRANSFERRED = (
     "For the methods that all settings of a track confirm: the median over settings of what the "
     "searches of a setting chose in the median, with the lowest and the highest setting, and in "
-    "how many settings it is within a factor of 3 of that median. Searches draw learning rates "
-    "from a range of a factor of 1,000 or more, and clip norms from one of 10 in most cases, so "
-    "medians of clip norms cannot lie far apart whatever is best."
+    f"how many settings it is within a factor of {NEAR:g} of that median. Searches draw learning "
+    "rates from a range of a factor of 1,000 or more, and clip norms from one of 10 in most cases, "
+    "so medians of clip norms cannot lie far apart whatever is best."
 )
 DP_SGD = "DP-SGD with a tuned learning rate"
 NOTHING_BEATS = f"{DP_SGD}, which nothing here is shown to beat"
@@ -68,7 +69,6 @@ START = (
     *("largest gain", "DP-SGD over searches", "collapsed"),
 )
 CHOICES = ("learning_rate", "clip_norm")
-NEAR = 3.0  # the factor within which a value transfers
 TRANSFER = ("data", "method", "settings", "learning rate", f"within ×{NEAR:g}", "clip norm")
 CHOSEN = ("method", "ε", "searches", "learning rate", "falls to 0", "at an end", "clip norm")
 
@@ -203,6 +203,12 @@ def _chosen(
     return [json.loads(text) for text in runs.drop_duplicates("search")["hyperparameters"]]
 
 
+def _in_all(found: LeagueFindings) -> list[str]:
+    """Return the methods that all settings of a track confirm."""
+    first, *others = found.settings.values()
+    return [name for name in first.methods if all(name in one.methods for one in others)]
+
+
 def _medians(found: LeagueFindings, method: str, name: str) -> list[float]:
     """Return the median of what the searches of each setting chose for a hyper-parameter.
 
@@ -223,7 +229,7 @@ def _transfers(tracks: Sequence[LeagueFindings]) -> Iterator[Block]:
     """Yield whether one value suited all settings, for each method that all of a track confirm."""
     rows = []
     for found in tracks:
-        for method in dict.fromkeys(found.best["method"]) if len(found.confirmed) > 1 else ():
+        for method in _in_all(found) if len(found.confirmed) > 1 else ():
             if rates := _medians(found, method, "learning_rate"):
                 middle = float(np.median(rates))
                 near = sum(middle / NEAR <= one <= middle * NEAR for one in rates)
@@ -274,8 +280,8 @@ def practice_page(tracks: Sequence[LeagueFindings], data: Mapping[str, Dataset])
             of[place] = found
     places = [(kind, large) for kind in KINDS for large in SIZES if (kind, large) in cells]
     rows = {place: _rows(of[place], cells[place]) for place in places}
-    short: Block = TextBlock("In short", [_covered(places), *_tune_first(tracks)])
-    parts = [HEAD, *map(to_markdown, [short, *_starts(rows)])]
+    short = TextBlock("In short", [_covered(places), *_tune_first(tracks)])
+    parts = [HEAD, to_markdown(short), *map(to_markdown, _starts(rows))]
     for kind in KINDS:
         empty = [SIZES[large] for large in SIZES if (kind, large) not in cells]
         nothing = [f"With {size}: no confirmed task is published." for size in empty]
