@@ -62,11 +62,6 @@ OVER_CLOSED = (
     "these intervals holds by itself."
 )
 
-SHOWN = (
-    "A gain counts as shown if its 95% interval lies above 0; the intervals of all gains hold "
-    "together."
-)
-
 
 def league_page(found: LeagueFindings, planned: Mapping[str, str]) -> str:
     """Return the page of a track in Markdown; its figures are files beside it.
@@ -90,60 +85,40 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
     tasks = [task for task in planned if task in found.confirmed]
     if len(tasks) < TASKS_NEEDED:
         return UNDER_WAY if len(tasks) < len(planned) else TOO_FEW
-    return (
-        f"On {len(tasks)} tasks, with {found.best['method'].nunique()} methods tuned alike, "
-        f"{found.track.called} is shown not to be the best in "
-        f"{len(found.without_baseline) or 'none'} of {len(found.settings)} settings, a task at one "
-        f"ε each; in {len(found.alone) or 'none'} a single method is left as the best. "
-        f"{_largest(found)} {_expected(found)} {SHOWN}"
-        + "".join(f" {said}" for said in _limited(found))
-    )
-
-
-def _largest(found: LeagueFindings) -> str:
-    """Return in a sentence the largest gain in a setting that is shown to be one."""
-    above = found.gains[found.gains["all_low"] > 0].sort_values("gain", ascending=False)
-    if above.empty:
-        return f"No gain over {found.track.called} is shown in a setting."
-    row = above.iloc[0]
-    gain = _in_points(Interval(row["gain"], row["all_low"], row["all_high"]))
-    return (
-        f"The largest gain over {found.track.called} that is shown in a setting is that of "
-        f"{row['method']} on {_place(row)} ({gain})."
-    )
-
-
-def _limited(found: LeagueFindings) -> Iterator[str]:
-    """Yield in a sentence where the search space ended too early for the baseline."""
-    places = [
-        f"{task} at ε = {listing([f'{epsilon:g}' for epsilon in rows['epsilon']])}"
-        for (task,), rows in split(found.limited, "task")
+    base = found.track.called
+    said = [
+        f"On {len(tasks)} tasks, with {found.best['method'].nunique()} methods tuned alike, {base} "
+        f"is shown not to be the best in {len(found.without_baseline) or 'none'} of "
+        f"{len(found.settings)} settings (a task at one ε), and in {len(found.alone) or 'none'} a "
+        "single method is left as the best.",
+        _on_average(found),
     ]
-    if places:
-        base = found.track.called
-        yield (
-            f"On {listing(places)}, at least half of the searches of {base} chose a learning rate "
-            f"in an outer fifth of its range: a wider range might help {base}, and gains over it "
-            "hold for this search space."
+    if len(found.limited):
+        said.append(
+            f"In {len(found.limited)} of the settings a wider range of learning rates might help "
+            f"{base}."
         )
+    return " ".join(said)
 
 
-def _expected(found: LeagueFindings) -> str:
-    """Return in sentences which methods gain on a task, by what the tasks say together."""
-    every = found.estimated
-    together = _above({(one.epsilon, one.method): found.together(one) for one in every})
-    alone = _above({(one.epsilon, one.method): one.gain.mean for one in every})
-    if together:
-        return f"On average over tasks, a gain is shown {together}."
-    said = "On average over tasks, no gain is shown."
+def _on_average(found: LeagueFindings) -> str:
+    """Return in a sentence which gains on a task are shown by what the tasks say together."""
+    shown = _above({(one.epsilon, one.method): found.together(one) for one in found.estimated})
     return (
-        said
-        if not alone
-        else (
-            f"{said} The 95% interval of a gain alone lies above 0 {alone}; of these {len(every)} "
+        f"On average over tasks, {f'a gain is shown {shown}' if shown else 'no gain is shown'} by "
+        "95% intervals that hold together."
+    )
+
+
+def _by_themselves(found: LeagueFindings) -> Iterator[str]:
+    """Yield in a sentence which gains on a task an interval for each alone would show."""
+    every = found.estimated
+    alone = _above({(one.epsilon, one.method): one.gain.mean for one in every})
+    if alone:
+        yield (
+            f"The 95% interval of a gain alone lies above 0 {alone}; of these {len(every)} "
             f"intervals, {(1 - LEVEL) / 2 * len(every):.1f} would by chance."
         )
-    )
 
 
 def _above(intervals: Mapping[tuple[float, str], Interval]) -> str:
@@ -329,17 +304,40 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
     yield f"Of {best['runs'].sum():,} confirmed runs {best['collapsed'].sum() or 'none'} collapsed."
 
 
+def _limited(found: LeagueFindings) -> Iterator[str]:
+    """Yield in a sentence where the search space ended too early for the baseline."""
+    if len(found.limited):
+        base = found.track.called
+        yield (
+            f"On {_places(_of(found.limited))}, at least half of the searches of {base} chose a "
+            f"learning rate in an outer fifth of its range: a wider range might help {base}, and "
+            "gains over it hold for this search space."
+        )
+
+
+def _places(settings: Iterable[tuple[str, float]]) -> str:
+    """Return settings in words, those of a task together."""
+    budgets: dict[str, list[str]] = defaultdict(list)
+    for task, epsilon in settings:
+        budgets[task].append(f"{epsilon:g}")
+    return listing([f"{task} (ε = {listing(every)})" for task, every in budgets.items()])
+
+
+def _of(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    return zip(rows["task"], rows["epsilon"], strict=True)
+
+
 def _excluded(found: LeagueFindings) -> Iterator[str]:
     """Yield in how many settings some method, or all but one, are shown not to be the best."""
     out = where(found.best, can_be_best=False)
     if out.empty:
         yield "In none of them is a method shown not to be the best."
         return
-    without = [_place(row) for _, row in found.without_baseline.iterrows()]
+    without = found.without_baseline
     some = len(out.drop_duplicates(["task", "epsilon"]))
     yield (
         f"Some method is shown not to be the best in {some} of them, and {found.track.called} in "
-        f"{len(without) or 'none'}" + (f": {listing(without)}." if without else ".")
+        f"{len(without) or 'none'}" + (f": {_places(_of(without))}." if len(without) else ".")
     )
     names = [f"{row['method']} on {_place(row)}" for _, row in found.alone.iterrows()]
     yield f"A single method is left as the best in {len(names) or 'none'}" + (
@@ -419,18 +417,18 @@ def _untold(found: LeagueFindings) -> Iterator[str]:
     if few:
         yield (
             f"Sign flips over {count(len(settings), 'setting')} exclude nothing with fewer than "
-            f"{found.needed} searches. {listing([f'{task} at ε = {e:g}' for task, e in few])} "
+            f"{found.needed} searches. {_places(few)} "
             f"{'has' if len(few) == 1 else 'have'} fewer: there every method can be the best, "
             "whatever it reached."
         )
     open_ = [
-        f"{task} at ε = {epsilon:g}"
+        (task, epsilon)
         for task, epsilon in settings
         if where(found.best, task=task, epsilon=epsilon)["can_be_best"].all()
     ]
     if open_:
         yield (
-            f"No method is excluded on {listing(open_)}. This does not show that methods are "
+            f"No method is excluded on {_places(open_)}. This does not show that methods are "
             "alike: differences may be too small for the number of searches."
         )
     pairs = sum(math.comb(len(one.methods), 2) for one in settings.values())
@@ -459,8 +457,8 @@ def _over_tasks(found: LeagueFindings) -> Iterator[Block]:
     figures = league.figures_over_tasks(found)
     if not several and not figures:
         return
-    about = [*([OVER_GAIN] if several else []), OVER_CLOSED]
-    yield TextBlock("Over tasks", _said(about, found))
+    said = [_on_average(found), *_by_themselves(found), *_said([OVER_GAIN], found)]
+    yield TextBlock("Over tasks", [*(said if several else []), *_said([OVER_CLOSED], found)])
     yield from (one.block for one in figures)
     for epsilon in dict.fromkeys(one.epsilon for one in several):
         yield _over(found, epsilon, [one for one in several if one.epsilon == epsilon])
