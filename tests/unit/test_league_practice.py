@@ -77,7 +77,7 @@ def test_where_nothing_is_told_one_starts_with_dp_sgd(tmp_path: Path) -> None:
 
 def test_without_a_confirmed_task_nothing_is_said_of_any_kind(tmp_path: Path) -> None:
     page = practice_page([findings(tmp_path)], {})
-    assert "Of 8 kinds and sizes of data, none has a confirmed task." in page
+    assert "Of 8 combinations of kind and size of data, none has a confirmed task." in page
     assert page.count("no confirmed task is published") == 8
 
 
@@ -89,7 +89,7 @@ def test_where_each_kind_and_size_has_a_task_none_is_named(tmp_path: Path) -> No
     }
     runs = confirmed({"dp-sgd": 0.7, "disk": 0.7}, searches=6, examples=100)
     page = practice_page([findings(tmp_path, **dict.fromkeys(named, runs))], data(**named))
-    assert "Each of the 8 kinds and sizes of data has a confirmed task." in page
+    assert "Each of the 8 combinations of kind and size of data has a confirmed task." in page
     assert "no confirmed task is published" not in page
 
 
@@ -124,7 +124,7 @@ def test_what_beats_dp_sgd_is_what_the_page_of_the_track_says(tmp_path: Path) ->
     shown = "better than DP-SGD, by intervals that hold together: disk on adult at ε = 3"
     assert shown in league_page(found[PRIVATE], {})
     features = cells_below(
-        page, "Features by a frozen encoder with 10,000 training examples or more"
+        page, "Features from a frozen encoder with 10,000 training examples or more"
     )
     assert [row[2:3] for row in features] == [START] * 8
     short = cells_below(page, SHORT)
@@ -168,7 +168,7 @@ def test_a_learning_rate_transfers_where_it_is_within_a_factor_of_three(tmp_path
         ["tables, texts and pictures", name, "3", "2 (1 to 10)", "2 of 3", "0.5 (0.5 to 0.5)"]
         for name in ("dp-sgd", "dp-adam")
     ]
-    assert "went from 1 to 10 on tables, texts and pictures." in page
+    assert "ranges from 1 to 10 on tables, texts and pictures." in page
 
 
 def test_of_one_task_nothing_is_said_of_values_that_transfer(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from clipnoise.report.league import LeagueFindings
 from clipnoise.report.records import where
 from clipnoise.studies.tracks import PRETRAINED
 
-KINDS = ("tables", "texts", "pictures", "features by a frozen encoder")
+KINDS = ("tables", "texts", "pictures", "features from a frozen encoder")
 LARGE = 10_000  # training examples: as many, and there are many
 SIZES = {
     False: f"fewer than {LARGE:,} training examples",
@@ -50,17 +50,18 @@ READING = (
     "task says nothing of others. At an end: in how many settings half of the searches or more "
     "chose a learning rate in the same outer fifth of its range, so that a value beyond it may be "
     "better. A dash: the method has a list of them.",
-    "Files have what each search chose, and not what its other trials reached. So they say how "
-    "much the outcome of DP-SGD differs from search to search, and not what a search gains over "
-    "untuned values. What holds on these tasks need not hold on other data.",
+    "The published files contain what each search chose, but not what its other trials reached. "
+    "They therefore show how much the outcome of DP-SGD varies from search to search, but not what "
+    "a search gains over untuned values. What holds on these tasks need not hold on other data.",
 )
 NEAR = 3.0  # the factor within which a value transfers
 TRANSFERRED = (
-    "For the methods that all settings of a track confirm: the median over settings of what the "
-    "searches of a setting chose in the median, with the lowest and the highest setting, and in "
-    f"how many settings it is within a factor of {NEAR:g} of that median. Searches draw learning "
-    "rates from a range of a factor of 1,000 or more, and clip norms from one of 10 in most cases, "
-    "so medians of clip norms cannot lie far apart whatever is best."
+    "The value of a setting is the median of what its searches chose. For each method that every "
+    "setting of a track confirms, the table has the median of these values with the lowest and the "
+    f"highest, and the number of settings whose value is within a factor of {NEAR:g} of the "
+    "median. Learning rates are drawn from ranges that span a factor of 1,000 or more, most clip "
+    "norms from ranges that span a factor of 10, so the medians of clip norms are close together "
+    "whatever is best."
 )
 DP_SGD = "DP-SGD with a tuned learning rate"
 NOTHING_BEATS = f"{DP_SGD}, which nothing here is shown to beat"
@@ -306,12 +307,15 @@ def _covered(places: Sequence[tuple[str, bool]]) -> str:
     """Return in a sentence which kinds and sizes of data have evidence."""
     number = len(KINDS) * len(SIZES)
     if len(places) == number:
-        return f"Each of the {number} kinds and sizes of data has a confirmed task."
+        return f"Each of the {number} combinations of kind and size of data has a confirmed task."
     if not places:
-        return f"Of {number} kinds and sizes of data, none has a confirmed task."
+        return f"Of {number} combinations of kind and size of data, none has a confirmed task."
     named = "; ".join(f"{kind} with {SIZES[large]}" for kind, large in places)
     have = "have" if len(places) > 1 else "has"
-    return f"Of {number} kinds and sizes of data, {len(places)} {have} a confirmed task: {named}."
+    return (
+        f"Of {number} combinations of kind and size of data, {len(places)} {have} a confirmed "
+        f"task: {named}."
+    )
 
 
 def _starts(rows: Mapping[tuple[str, bool], Sequence[PracticeRow]]) -> Iterator[ListBlock]:
@@ -343,8 +347,8 @@ def _tune_first(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
             said.append(f"from {low} to {high} on {_data(found)}")
     if said:
         yield (
-            "Tune the learning rate: what the searches of a setting chose for DP-SGD in the "
-            f"median went {listing(said)}."
+            "Tune the learning rate: the median of what the searches of a setting chose for DP-SGD "
+            f"ranges {listing(said)}."
         )
 
 
