@@ -78,6 +78,34 @@ def _measure(
     )
     strategy = spec.mechanism.noise.strategy(steps, spec.mechanism.participation.groups)
     numbers, counts = _noise(subject, cache, spec, sigma, strategy)
+    off = _moments(numbers)
+    if counts.numel():
+        square = float(counts.square().mean())
+        off[f"{square:.3g} times the declared variance of the count"] = _off_few(counts)
+    if strategy is not None:
+        times = _distance(strategy.matrix(), spec.mechanism.participation.groups)
+        off[f"too small a scale: participations move Cx {times:.3g} times as far as they may"] = (
+            times / (1 + ROUNDING)
+        )
+    off = {name: math.inf if math.isnan(value) else value for name, value in off.items()}
+    what = max(off, key=lambda name: off[name])
+    holds = off[what] <= 1
+    return NoiseFinding(
+        variance=float(numbers.square().mean()),
+        margin=math.sqrt(2 * LOG_ODDS * 2 / numbers.numel()),
+        numbers=numbers.numel(),
+        off=off[what],
+        holds=holds,
+        said="the noise is as declared" if holds else f"at B = {size}, the noise has {what}",
+    )
+
+
+def _moments(numbers: Tensor) -> dict[str, float]:
+    """Return, in words, how far off moments of what should be standard normal are; see `_off`.
+
+    Args:
+        numbers: shape (T, components, d).
+    """
     _, components, dimension = numbers.shape
     rows = numbers.flatten(0, 1)  # one row for each step and component
     count, squares = rows.numel(), rows.square()
@@ -89,7 +117,7 @@ def _measure(
     def covariance(matrix: Tensor) -> float:
         return float((matrix - torch.diag(matrix.diagonal())).abs().max())
 
-    off = {
+    return {
         f"{variance:.3g} times the declared variance": _off(variance - 1, 1, count / 2),
         f"{at_step:.3g} times the declared variance at step {step}": _off(
             float((variances - 1).abs().max()), len(rows), dimension / 2
@@ -106,25 +134,6 @@ def _measure(
             covariance(rows.T @ rows / len(rows)), dimension**2, len(rows)
         ),
     }
-    if counts.numel():
-        square = float(counts.square().mean())
-        off[f"{square:.3g} times the declared variance of the count"] = _off_few(counts)
-    if strategy is not None:
-        times = _distance(strategy.matrix(), spec.mechanism.participation.groups)
-        off[f"too small a scale: participations move Cx {times:.3g} times as far as they may"] = (
-            times / (1 + ROUNDING)
-        )
-    off = {name: math.inf if math.isnan(value) else value for name, value in off.items()}
-    what = max(off, key=lambda name: off[name])
-    holds = off[what] <= 1
-    return NoiseFinding(
-        variance=variance,
-        margin=math.sqrt(2 * LOG_ODDS * 2 / count),
-        numbers=count,
-        off=off[what],
-        holds=holds,
-        said="the noise is as declared" if holds else f"at B = {size}, the noise has {what}",
-    )
 
 
 def _off(difference: float, tried: int, numbers: float) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,7 +19,7 @@ from clipnoise.data.cache import MANIFEST, read_arrays
 from clipnoise.data.columns import ColumnRule
 from clipnoise.data.describe import SHARE, Task, Wanted, block, describe
 from clipnoise.data.features import Features
-from clipnoise.data.own import Form
+from clipnoise.data.own import Form, Own
 from clipnoise.data.pictures import list_pictures
 from clipnoise.data.remote import RawFiles, digest
 from clipnoise.data.signature import Signature
@@ -190,36 +190,37 @@ def describe_dataset(
         raise UserError(f"{file}: no file whose name ends in {', '.join(FORMS)}.")
     written = parse(Layout, yaml.safe_load(layout), file="--layout")
     rules = parse(dict[str, ColumnRule], yaml.safe_load(columns), file="--columns")
-    try:
-        files = _parts(file, folder, split, written, user)
-    except UserError:
-        _delete(listed)
-        raise
-    if split is not None:
-        _delete(listed)
     wanted = Wanted(
         name=name, target=tuple(target), inputs=tuple(inputs), kind=kind, task=task, user=user,
         shape=tuple(shape) or None,
         channels=channels, tokenizer=tokenizer, columns=rules, weights=weights,
         layout=USUAL if split is not None else written,
     )  # fmt: skip
-    try:
+    with ExitStack() as failed:
+        failed.callback(_delete, listed)
+        files = _parts(file, folder, split, written, user)
+        if split is not None:
+            failed.callback(_delete, files)
         described, remarks = describe(files, wanted)
-    except UserError:
-        _delete(listed if split is None else files)
-        raise
-    lines = yaml.safe_dump(
-        {"datasets": [block(described)]}, sort_keys=False, default_flow_style=None, width=10_000
-    )
+        failed.pop_all()
+    if split is not None:
+        _delete(listed)
+    elif file.parent.resolve() != folder.resolve():
+        names = [path.name for path in files.values()]
+        remarks = [f"Put {' and '.join(names)} into {folder}.", *remarks]
+    _print_block(described, remarks)
+
+
+def _print_block(described: Own, remarks: Iterable[str]) -> None:
+    """Print what a study says of a dataset of one's own."""
     shares = " and the shares of the classes" if described.validation_per_class else ""
     users = " and the number of users" if described.user else ""
     print(f"# For a panel of a study. It is public: the sizes{shares}{users}, too.")
-    if file.parent.resolve() != folder.resolve() and split is None:
-        names = [path.name for path in files.values()]
-        print(f"# Put {' and '.join(names)} into {folder}.")
     for remark in remarks:
         print(f"# {remark}")
-    print(lines, end="")
+    lines = {"datasets": [block(described)]}
+    shown = yaml.safe_dump(lines, sort_keys=False, default_flow_style=None, width=10_000)
+    print(shown, end="")
 
 
 def _listed(pictures: Path, folder: Path) -> dict[str, Path]:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,7 +19,9 @@ from clipnoise.files import read_yaml, require_writable, write_atomically, write
 if TYPE_CHECKING:
     import pandas as pd
 
+    from clipnoise.audit.findings import Finding
     from clipnoise.audit.judge.verdict import Judgement
+    from clipnoise.audit.loops.claim import LoopFinding
     from clipnoise.report.judgement import LeagueStanding
     from clipnoise.studies.config import Config
     from clipnoise.studies.league import LeagueEntry
@@ -93,8 +96,7 @@ def judge(
     torch.set_num_threads(1)  # sums in another order would not be the same bit for bit
     result = judge_file(file, cache, name=method, options=hyperparameters)
     _write(result, out, template)
-    for check in result.checks:
-        print(f"{'ok' if check.holds else 'REFUTED':<9}{check.name:<12}{check.said}")
+    _print_checks(result.checks)
     for control in result.controls:
         print(f"{'ok' if control.holds else 'FAILED':<9}control {control.name}: {control.said}")
     if contest is not None and result.verdict == "not refuted":
@@ -103,13 +105,10 @@ def judge(
         _write(result, out, template, standing)
     elif contest is not None:
         print("left out: the league, which ranks methods that are not refuted")
-    pdf = out / "judgement.pdf" if template.is_file() else f"no PDF without {template}"
-    print(f"{pdf}, {out / 'judgement.json'}")
-    reasons = "; ".join(f"{each.name}: {each.said}" for each in result.refuted_by)
     wrong = ", ".join(one.name for one in result.controls if not one.holds)
-    last = {"refuted": f": {reasons}", "void": f": the control {wrong} came out wrong"}
-    print(f"{result.method or file}: {result.verdict}{last.get(result.verdict, '')}")
-    return 1 if result.verdict in last else 0
+    why = {"refuted": _reasons(result.refuted_by), "void": f"the control {wrong} came out wrong"}
+    said = why.get(result.verdict, "")
+    return _conclude(f"{result.method or file}: {result.verdict}", said, out, template)
 
 
 def _judge_loop(file: Path, level: Literal["quick", "full"], out: Path, template: Path) -> int:
@@ -121,16 +120,34 @@ def _judge_loop(file: Path, level: Literal["quick", "full"], out: Path, template
     write_json(out / "judgement.json", asdict(result))
     if template.is_file():
         write_atomically(out / "judgement.pdf", build_loop_judgement(result, template))
-    for check in [*result.checks, *result.skipped]:
-        word = {True: "ok", False: "REFUTED", None: "skipped"}[check.holds]
-        print(f"{word:<9}{check.name:<12}{check.said}")
+    _print_checks([*result.checks, *result.skipped])
     for remark in result.remarks:
         print(f"remark: {remark}")
+    return _conclude(f"{file}: {result.verdict}", _reasons(result.refuted_by), out, template)
+
+
+def _print_checks(checks: Iterable[Finding | LoopFinding]) -> None:
+    for check in checks:
+        word = {True: "ok", False: "REFUTED", None: "skipped"}[check.holds]
+        print(f"{word:<9}{check.name:<12}{check.said}")
+
+
+def _reasons(refuted_by: Iterable[Finding | LoopFinding]) -> str:
+    return "; ".join(f"{each.name}: {each.said}" for each in refuted_by)
+
+
+def _conclude(verdict: str, why: str, out: Path, template: Path) -> int:
+    """Print where the judgement is and what it says; return the exit code: 1 if anything is wrong.
+
+    Args:
+        verdict: what was judged, and its verdict.
+        why: what is wrong; empty where nothing is.
+        out, template: the folder of the judgement, and the template of its PDF.
+    """
     pdf = out / "judgement.pdf" if template.is_file() else f"no PDF without {template}"
     print(f"{pdf}, {out / 'judgement.json'}")
-    reasons = "; ".join(f"{each.name}: {each.said}" for each in result.refuted_by)
-    print(f"{file}: {result.verdict}" + (f": {reasons}" if reasons else ""))
-    return 1 if reasons else 0
+    print(verdict + (f": {why}" if why else ""))
+    return 1 if why else 0
 
 
 def _write(
