@@ -169,12 +169,25 @@ def test_a_learning_rate_transfers_where_it_is_within_a_factor_of_three(tmp_path
         for name in ("dp-sgd", "dp-adam")
     ]
     assert "ranges from 1 to 10 on tables, texts and pictures." in page
+    assert (
+        "dp-sgd and dp-adam can be the best in 3 of 3 settings, the most of the 2 methods" in page
+    )
+
+
+def test_the_method_that_is_excluded_least_is_named_with_dp_sgd(tmp_path: Path) -> None:
+    found = findings(tmp_path, adult=confirmed(BETTER), digits=confirmed(BETTER, seed=1))
+    page = practice_page([found], data(adult="adult", digits="digits"))
+    assert (
+        "On tables, texts and pictures, disk can be the best in 2 of 2 settings, the most of the 3 "
+        "methods that all of them confirm; DP-SGD can be in 0."
+    ) in page
 
 
 def test_of_one_task_nothing_is_said_of_values_that_transfer(tmp_path: Path) -> None:
     page = practice_page([findings(tmp_path, adult=confirmed(BETTER))], data(adult="adult"))
     assert "Values that transferred" not in page
     assert "Tune the learning rate" not in page
+    assert "the most of the" not in page
 
 
 def test_what_searches_chose_is_a_median_with_its_range(tmp_path: Path) -> None:

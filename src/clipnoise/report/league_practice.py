@@ -205,7 +205,9 @@ def _chosen(
 
 
 def _in_all(found: LeagueFindings) -> list[str]:
-    """Return the methods that all settings of a track confirm."""
+    """Return the methods that all settings of a track confirm; none of a track with one task."""
+    if len(found.confirmed) < 2:
+        return []
     first, *others = found.settings.values()
     return [name for name in first.methods if all(name in one.methods for one in others)]
 
@@ -230,7 +232,7 @@ def _transfers(tracks: Sequence[LeagueFindings]) -> Iterator[Block]:
     """Yield whether one value suited all settings, for each method that all of a track confirm."""
     rows = []
     for found in tracks:
-        for method in _in_all(found) if len(found.confirmed) > 1 else ():
+        for method in _in_all(found):
             if rates := _medians(found, method, "learning_rate"):
                 middle = float(np.median(rates))
                 near = sum(middle / NEAR <= one <= middle * NEAR for one in rates)
@@ -281,7 +283,7 @@ def practice_page(tracks: Sequence[LeagueFindings], data: Mapping[str, Dataset])
             of[place] = found
     places = [(kind, large) for kind in KINDS for large in SIZES if (kind, large) in cells]
     rows = {place: _rows(of[place], cells[place]) for place in places}
-    short = TextBlock("In short", [_covered(places), *_tune_first(tracks)])
+    short = TextBlock("In short", [_covered(places), *_tune_first(tracks), *_left_most(tracks)])
     parts = [HEAD, to_markdown(short), *map(to_markdown, _starts(rows))]
     for kind in KINDS:
         empty = [SIZES[large] for large in SIZES if (kind, large) not in cells]
@@ -342,7 +344,7 @@ def _tune_first(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
     said = []
     for found in tracks:
         rates = _medians(found, found.track.baseline, "learning_rate")
-        if len(found.confirmed) > 1 and rates:
+        if found.track.baseline in _in_all(found) and rates:
             low, high = (significant(end, 2) for end in (min(rates), max(rates)))
             said.append(f"from {low} to {high} on {_data(found)}")
     if said:
@@ -350,6 +352,20 @@ def _tune_first(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
             "Tune the learning rate: the median of what the searches of a setting chose for DP-SGD "
             f"ranges {listing(said)}."
         )
+
+
+def _left_most(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
+    """Yield for each track which of the methods that all settings confirm is excluded least."""
+    for found in tracks:
+        if methods := _in_all(found):
+            able = list(where(found.best, can_be_best=True)["method"])
+            most = max(map(able.count, methods))
+            named = listing([method for method in methods if able.count(method) == most])
+            yield (
+                f"On {_data(found)}, {named} can be the best in {most} of {len(found.settings)} "
+                f"settings, the most of the {len(methods)} methods that all of them confirm; "
+                f"{found.track.called} can be in {able.count(found.track.baseline)}."
+            )
 
 
 def _tables(
