@@ -482,12 +482,23 @@ def test_the_page_says_where_half_of_the_searches_end_at_one_end_of_their_range(
     findings = LeagueFindings(read_league(published(tmp_path, **tasks)), spaces=spaces)
     table = cells_below(league_page(findings, PLANNED), "Each method, in all settings")
     assert {cells[0]: cells[6] for cells in table} == {"disk": "0", "dp-lion": "0", "dp-sgd": "6"}
+    assert "Of what is worse" not in league_page(findings, PLANNED)
     said = "task5 (ε = 3), at least half of the searches of DP-SGD chose a learning rate in an ou"
     assert said in league_page(findings, PLANNED)
     said = "In 6 of the settings a wider range of learning rates might help DP-SGD."
     assert answer(findings, dict.fromkeys(tasks, "")).endswith(f" {said}")
     unknown = LeagueFindings(findings.tasks)
     assert said not in answer(unknown, dict.fromkeys(tasks, ""))
+
+
+def test_the_page_says_of_what_is_worse_where_its_range_ended_too_early(tmp_path: Path) -> None:
+    rates = {"disk": [0.1, 9.0, 1.0], "dp-lion": [9.0], "dp-sgd": [1.0]}
+    worse = {"disk": 0.7, "dp-lion": 0.5, "dp-sgd": 0.7}
+    tasks = {f"task{n}": at_rates(worse, rates, seed=n) for n in range(2)}
+    spaces = dict.fromkeys(tasks, dict.fromkeys(worse, SPACE))
+    findings = LeagueFindings(read_league(published(tmp_path, **tasks)), spaces=spaces)
+    said = "so a wider range might help them, too: dp-lion on task0 (ε = 3) and task1 (ε = 3)."
+    assert said in league_page(findings, PLANNED)
 
 
 def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:

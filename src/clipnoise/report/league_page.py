@@ -301,6 +301,7 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
     yield _gains(f"Shown to be better than {base}, by intervals that hold together", above)
     yield _gains("Shown to be worse", below)
     yield from _limited(found)
+    yield from _lost_at_an_end(found, below)
     yield f"Of {best['runs'].sum():,} confirmed runs {best['collapsed'].sum() or 'none'} collapsed."
 
 
@@ -312,6 +313,22 @@ def _limited(found: LeagueFindings) -> Iterator[str]:
             f"On {_places(_of(found.limited))}, at least half of the searches of {base} chose a "
             f"learning rate in an outer fifth of its range: a wider range might help {base}, and "
             "gains over it hold for this search space."
+        )
+
+
+def _lost_at_an_end(found: LeagueFindings, below: pd.DataFrame) -> Iterator[str]:
+    """Yield in a sentence which methods that are worse may only have had too short a range."""
+    worse = {(row["task"], row["epsilon"], row["method"]) for _, row in below.iterrows()}
+    lost: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for _, row in found.at_an_end.iterrows():
+        if (row["task"], row["epsilon"], row["method"]) in worse:
+            lost[row["method"]].append((row["task"], row["epsilon"]))
+    named = [f"{method} on {_places(settings)}" for method, settings in lost.items()]
+    if named:
+        yield (
+            "Of what is worse, these chose learning rates in an outer fifth of their range in at "
+            "least half of the searches, so a wider range might help them, too: "
+            f"{'; '.join(named)}."
         )
 
 
