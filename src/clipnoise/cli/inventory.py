@@ -230,12 +230,11 @@ def _listed(pictures: Path, folder: Path) -> dict[str, Path]:
     beside = [folder / part for part in ("test", "validation")]
     folders = [pictures, *(one for one in beside if one.is_dir() and pictures.stem == "train")]
     tables: dict[str, Path] = {}
-    try:
+    with ExitStack() as failed:
+        failed.callback(_delete, tables)
         for one in folders:
             tables[one.name] = list_pictures(folder / one.name, folder / f"{one.name}.csv")
-    except UserError:
-        _delete(tables)
-        raise
+        failed.pop_all()
     return tables
 
 

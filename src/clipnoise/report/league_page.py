@@ -318,11 +318,12 @@ def _limited(found: LeagueFindings) -> Iterator[str]:
 
 def _lost_at_an_end(found: LeagueFindings, below: pd.DataFrame) -> Iterator[str]:
     """Yield in a sentence which methods that are worse may only have had too short a range."""
-    worse = {(row["task"], row["epsilon"], row["method"]) for _, row in below.iterrows()}
+    ended = found.at_an_end
+    worse = set(zip(below["method"], _of(below), strict=True))
     lost: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    for _, row in found.at_an_end.iterrows():
-        if (row["task"], row["epsilon"], row["method"]) in worse:
-            lost[row["method"]].append((row["task"], row["epsilon"]))
+    for method, setting in zip(ended["method"], _of(ended), strict=True):
+        if (method, setting) in worse:
+            lost[method].append(setting)
     named = [f"{method} on {_places(settings)}" for method, settings in lost.items()]
     if named:
         yield (

@@ -283,7 +283,9 @@ def practice_page(tracks: Sequence[LeagueFindings], data: Mapping[str, Dataset])
             of[place] = found
     places = [(kind, large) for kind in KINDS for large in SIZES if (kind, large) in cells]
     rows = {place: _rows(of[place], cells[place]) for place in places}
-    short = TextBlock("In short", [_covered(places), *_tune_first(tracks), *_left_most(tracks)])
+    short = TextBlock(
+        "In short", [_covered(places), *_tune_first(tracks), *_excluded_least(tracks)]
+    )
     parts = [HEAD, to_markdown(short), *map(to_markdown, _starts(rows))]
     for kind in KINDS:
         empty = [SIZES[large] for large in SIZES if (kind, large) not in cells]
@@ -354,7 +356,7 @@ def _tune_first(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
         )
 
 
-def _left_most(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
+def _excluded_least(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
     """Yield for each track which of the methods that all settings confirm is excluded least."""
     for found in tracks:
         if methods := _in_all(found):
