@@ -88,6 +88,24 @@ def test_published_runs_that_cannot_be_read_are_told_before_the_method_is_judged
     assert "--against: needs --league" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("verdict", "code"), [("not refuted", 0), ("no claim", 0), ("refuted", 1), ("void", 1)]
+)
+def test_the_exit_code_is_that_of_the_verdict_whatever_is_said_of_it(
+    verdict: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(
+        "clipnoise.audit.judge.verdict.judge", lambda file, *_, **__: judged(file, verdict)
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["judge", str(LION)]) == code
+    assert f"my-dp-lion: {verdict}" in capsys.readouterr().out
+
+
 @pytest.mark.long
 def test_a_judged_method_is_ranked_and_only_what_is_new_is_trained(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -98,7 +98,7 @@ def test_a_task_is_screened_published_confirmed_and_printed(
     assert "Of 1 task of this track, 1 is published: digits." in page
     assert "### digits, ε = 8: confirmed" in page
     assert "adam (non-private)" in page
-    assert "exclude nothing with fewer than 6 searches. digits at ε = 8 has fewer" in page
+    assert "exclude nothing with fewer than 6 searches. digits (ε = 8) has fewer" in page
     assert main(["league", "--page", "page.pdf"]) == 0
     assert (checkout / "page.pdf").read_bytes().startswith(b"%PDF")
     assert main(["league", "--page", str(published.parent)]) == 0

@@ -108,7 +108,7 @@ def judge(
     wrong = ", ".join(one.name for one in result.controls if not one.holds)
     why = {"refuted": _reasons(result.refuted_by), "void": f"the control {wrong} came out wrong"}
     said = why.get(result.verdict, "")
-    return _conclude(f"{result.method or file}: {result.verdict}", said, out, template)
+    return _conclude(result.method or file, result.verdict, said, out, template)
 
 
 def _judge_loop(file: Path, level: Literal["quick", "full"], out: Path, template: Path) -> int:
@@ -123,7 +123,7 @@ def _judge_loop(file: Path, level: Literal["quick", "full"], out: Path, template
     _print_checks([*result.checks, *result.skipped])
     for remark in result.remarks:
         print(f"remark: {remark}")
-    return _conclude(f"{file}: {result.verdict}", _reasons(result.refuted_by), out, template)
+    return _conclude(file, result.verdict, _reasons(result.refuted_by), out, template)
 
 
 def _print_checks(checks: Iterable[Finding | LoopFinding]) -> None:
@@ -136,18 +136,18 @@ def _reasons(refuted_by: Iterable[Finding | LoopFinding]) -> str:
     return "; ".join(f"{each.name}: {each.said}" for each in refuted_by)
 
 
-def _conclude(verdict: str, why: str, out: Path, template: Path) -> int:
-    """Print where the judgement is and what it says; return the exit code: 1 if anything is wrong.
+def _conclude(subject: str | Path, verdict: str, why: str, out: Path, template: Path) -> int:
+    """Print where the judgement is and what it says; return the exit code.
 
     Args:
-        verdict: what was judged, and its verdict.
-        why: what is wrong; empty where nothing is.
+        subject, verdict: what was judged, and the verdict on it.
+        why: what speaks against it; empty where nothing does.
         out, template: the folder of the judgement, and the template of its PDF.
     """
     pdf = out / "judgement.pdf" if template.is_file() else f"no PDF without {template}"
     print(f"{pdf}, {out / 'judgement.json'}")
-    print(verdict + (f": {why}" if why else ""))
-    return 1 if why else 0
+    print(f"{subject}: {verdict}" + (f": {why}" if why else ""))
+    return 1 if verdict in ("refuted", "void") else 0
 
 
 def _write(
