@@ -6,7 +6,7 @@
 It writes `benchmarks/results/league_inference.json` and `docs/league/size-and-power.png`. A league
 has 18 tasks at three budgets, twelve searches and two seeds of each. Its methods are uneven, and
 runs collapse (`League` in `clipnoise.report.inference.simulation` says how), except in the lines
-marked "alike": there, results are normal with one variance.
+marked "alike", where results are normal with one variance, and "none collapse".
 """
 
 from __future__ import annotations
@@ -43,13 +43,17 @@ SIZES: dict[str, tuple[str, dict[str, float]]] = {
     f"{FLIPS}, alike": (FLIPS, ALIKE),
     **{test: (test, {}) for test in (FLIPS, FLIPS_TOGETHER, POPULATION)},
 }
-POWERS = (FLIPS, FLIPS_TOGETHER, POPULATION)
+POWERS: dict[str, tuple[str, dict[str, float]]] = {
+    **{test: (test, {}) for test in (FLIPS, FLIPS_TOGETHER, POPULATION)},
+    f"{FLIPS}, none collapse": (FLIPS, {"collapse": 0.0}),
+}
 LOOKS = {
     f"{T_TESTS}, alike": ("0.6", ":", "x"),
     f"{FLIPS}, alike": ("0.6", "--", "s"),
     FLIPS: ("black", "-", "o"),
     FLIPS_TOGETHER: ("black", "--", "o"),
     POPULATION: ("0.35", "-", "^"),
+    f"{FLIPS}, none collapse": ("0.6", "-.", "D"),
 }
 
 
@@ -77,22 +81,22 @@ def measure(settings: int, leagues: int) -> dict[str, Any]:
         ]
         size[name] = {"wrong": [one.wrong for one in made], "error": made[0].error}
         print(name, size[name], flush=True)
-    power = {}
-    for test in POWERS:
+    power: dict[str, list[float]] = {}
+    for name, (test, changes) in POWERS.items():
         whole = test in TOGETHER
         trials, draws = (max(2, settings // 100), 499) if whole else (settings // 4, 499)
-        power[test] = [
-            rates(league(test, METHODS[-1], whole=whole, lead=at / 100), test, trials, draws=draws)
-            for at in LEADS
+        leagues_led = [
+            league(test, METHODS[-1], whole=whole, lead=at / 100, **changes) for at in LEADS
         ]
-        print(test, [round(one.found, 3) for one in power[test]], flush=True)
+        power[name] = [rates(led, test, trials, draws=draws).found for led in leagues_led]
+        print(name, [round(found, 3) for found in power[name]], flush=True)
     return {
         "methods": METHODS,
         "leads": LEADS,
         "settings": settings,
         "leagues": leagues,
         "size": size,
-        "power": {test: [one.found for one in made] for test, made in power.items()},
+        "power": power,
         "over_tasks": over_tasks(settings),
     }
 
@@ -134,7 +138,9 @@ def draw(found: dict[str, Any]) -> Figure:
         title=f"{found['methods'][-1]} methods: DP-SGD is excluded",
         ylim=(0, 102),
     )
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    lines = {str(one.get_label()): one for one in [*left.lines, *right.lines]}
+    lines = {name: one for name, one in lines.items() if name in LOOKS}
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=3)
     return figure
 
 

@@ -194,8 +194,9 @@ def test_the_protocol_quotes_the_numbers_that_were_simulated() -> None:
     )
     size = [found["size"][name]["wrong"][-1] for name in (FLIPS, f"{T_TESTS}, alike")]
     assert [float(one) for one in said] == pytest.approx([100 * one for one in size], abs=0.06)
-    shown = re.findall(rf"\n\| .* \| {number} \| {number} \| {number} \|", page)[:3]
-    for said, test in zip(shown, (FLIPS, FLIPS_TOGETHER, POPULATION), strict=True):
+    shown = re.findall(rf"\n\| .* \| {number} \| {number} \| {number} \|", page)
+    tests = (FLIPS, FLIPS_TOGETHER, POPULATION, f"{FLIPS}, none collapse")
+    for said, test in zip(shown, tests, strict=True):
         power = [found["power"][test][found["leads"].index(lead)] for lead in (1, 2, 5)]
         assert [float(one) for one in said] == pytest.approx([100 * one for one in power], abs=0.06)
     assert f"of {found['settings']} for each point" in page
