@@ -143,8 +143,9 @@ class PracticeRow:
     def reservation(self) -> str:
         """What must be said of a gain over a baseline whose search space ended too early."""
         ended = len(self.here(self.found.limited))
-        where_so = f", in {ended} of {len(self.tasks)} settings" if len(self.tasks) > 1 else ""
-        return f" as far as its learning rates were searched{where_so}" if ended else ""
+        where_so = f"in {ended} of {len(self.tasks)} settings " if len(self.tasks) > 1 else ""
+        said = f"; {where_so}a wider range of learning rates might help DP-SGD"
+        return said if ended else ""
 
     @property
     def largest_gain(self) -> str:
