@@ -350,6 +350,7 @@ def test_the_same_files_give_the_same_page_and_pdf(tmp_path: Path) -> None:
     assert pdf == again
     text = "".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(pdf)).pages)
     said = " ".join(text.split())
+    assert f"In short {answer(made[0], PLANNED)}" in said
     assert "Of 3 tasks of this track, 2 are published: adult and digits." in said
     assert "Closed share of the privacy gap" in said
     assert "was not drawn" not in said

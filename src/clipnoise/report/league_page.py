@@ -173,7 +173,7 @@ def league_pdf(found: LeagueFindings, planned: Mapping[str, str], template: Path
             name = f"{block.image}"
             images[name] = Path(folder, name)
             images[name].write_bytes(canvas.to_svg(figure))
-        shown = list(parts(found, planned))
+        shown = [TextBlock("In short", [answer(found, planned)]), *parts(found, planned)]
         content = {"title": found.track.title, "name": "league", "parts": shown}
         return typeset(content, template, images)
 
