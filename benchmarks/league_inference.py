@@ -38,15 +38,16 @@ METHODS = (5, 9, 13)
 LEADS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)  # points
 ALIKE = {"noisier": 1.0, "collapse": 0.0}
 TEST_ERROR = 0.005
-SIZES: dict[str, tuple[str, dict[str, float]]] = {
+DRAWS = 499  # of each test
+# What a line of the figure is called: its test, and how its leagues differ from the others.
+Lines = dict[str, tuple[str, dict[str, float]]]
+UNEVEN: Lines = {test: (test, {}) for test in (FLIPS, FLIPS_TOGETHER, POPULATION)}
+SIZES: Lines = {
     f"{T_TESTS}, alike": (T_TESTS, ALIKE),
     f"{FLIPS}, alike": (FLIPS, ALIKE),
-    **{test: (test, {}) for test in (FLIPS, FLIPS_TOGETHER, POPULATION)},
+    **UNEVEN,
 }
-POWERS: dict[str, tuple[str, dict[str, float]]] = {
-    **{test: (test, {}) for test in (FLIPS, FLIPS_TOGETHER, POPULATION)},
-    f"{FLIPS}, none collapse": (FLIPS, {"collapse": 0.0}),
-}
+POWERS: Lines = {**UNEVEN, f"{FLIPS}, none collapse": (FLIPS, {"collapse": 0.0})}
 LOOKS = {
     f"{T_TESTS}, alike": ("0.6", ":", "x"),
     f"{FLIPS}, alike": ("0.6", "--", "s"),
@@ -74,9 +75,9 @@ def measure(settings: int, leagues: int) -> dict[str, Any]:
     size: dict[str, Any] = {}
     for name, (test, changes) in SIZES.items():
         whole = test in TOGETHER
-        trials, draws = (leagues, 499) if whole else (settings, 499)
+        trials = leagues if whole else settings
         made = [
-            rates(league(test, m, whole=whole, **changes), test, trials, draws=draws)
+            rates(league(test, m, whole=whole, **changes), test, trials, draws=DRAWS)
             for m in METHODS
         ]
         size[name] = {"wrong": [one.wrong for one in made], "error": made[0].error}
@@ -84,11 +85,11 @@ def measure(settings: int, leagues: int) -> dict[str, Any]:
     power: dict[str, list[float]] = {}
     for name, (test, changes) in POWERS.items():
         whole = test in TOGETHER
-        trials, draws = (max(2, settings // 100), 499) if whole else (settings // 4, 499)
+        trials = max(2, settings // 100) if whole else settings // 4
         leagues_led = [
             league(test, METHODS[-1], whole=whole, lead=at / 100, **changes) for at in LEADS
         ]
-        power[name] = [rates(led, test, trials, draws=draws).found for led in leagues_led]
+        power[name] = [rates(led, test, trials, draws=DRAWS).found for led in leagues_led]
         print(name, [round(found, 3) for found in power[name]], flush=True)
     return {
         "methods": METHODS,
@@ -138,8 +139,8 @@ def draw(found: dict[str, Any]) -> Figure:
         title=f"{found['methods'][-1]} methods: DP-SGD is excluded",
         ylim=(0, 102),
     )
-    lines = {str(one.get_label()): one for one in [*left.lines, *right.lines]}
-    lines = {name: one for name, one in lines.items() if name in LOOKS}
+    named = {str(one.get_label()): one for one in [*left.lines, *right.lines]}
+    lines = {name: named[name] for name in LOOKS}
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=3)
     return figure
 

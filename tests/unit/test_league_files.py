@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from clipnoise.run.fingerprint import training_code
 from clipnoise.run.spec import from_mapping
 from clipnoise.studies.study import load_study
 
-STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
+ROOT = Path(__file__).parents[2]
+STUDIES = ROOT / "workflow" / "studies"
 
 
 def test_files_of_one_training_code_are_read_together(tmp_path: Path) -> None:
@@ -115,3 +117,15 @@ def test_the_training_code_depends_on_the_method_and_not_on_the_data() -> None:
     one = training_code(spec("dp-sgd"))
     assert one == training_code(spec("dp-sgd", "synthetic", "mlp"))
     assert one != training_code(spec("dp-adambc"))
+
+
+def test_the_protocol_names_the_tasks_that_were_compared_with_opacus() -> None:
+    page = (ROOT / "docs" / "league.md").read_text(encoding="utf-8")
+    rows = (ROOT / "benchmarks" / "results" / "opacus.md").read_text(encoding="utf-8")
+    compared = re.findall(r"^\| ([\w-]+) \|.*\[(-?[\d.]+), (-?[\d.]+)\] \|$", rows, re.M)
+    ((number, listed),) = re.findall(r"compared on (\d+) tasks: (.*?) \(`benchmarks", page)
+    named = re.findall(r"`([\w-]+)`", listed)
+    assert sorted(named) == sorted(task for task, _, _ in compared)
+    assert len(named) == int(number)
+    (missed,) = [task for task, low, high in compared if not float(low) <= 0 <= float(high)]
+    assert f"contains 0 on all but `{missed}`" in page
