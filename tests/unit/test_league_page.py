@@ -104,7 +104,7 @@ def test_the_page_says_who_can_be_the_best(tmp_path: Path) -> None:
     ]
     assert cells_below(page, "Who can be the best") == [["adult", "3", "disk", "dp-sgd, dp-lion"]]
     assert "left as the best in 1: disk on adult at ε = 3." in page
-    assert f"by intervals that hold together: disk on adult at ε = 3, {first[2]} " in page
+    assert f"by simultaneous intervals: disk on adult at ε = 3, {first[2]} " in page
     assert f"Shown to be worse: dp-lion on adult at ε = 3, {last[2]} " in page
     assert "With 1 task there is no interval over tasks: ε = 3." in page
     assert "Missing: compas and digits." in page
@@ -325,7 +325,7 @@ def test_a_task_is_on_the_page_of_its_track_with_gains_over_its_baseline(
     assert float(better[2]) == pytest.approx(20, abs=3)
     assert worse[2] == "–"
     assert better[8] != "–"  # its time over that of the baseline
-    assert f"Shown to be better than {base}, by intervals that hold together: {better[0]}" in page
+    assert f"Shown to be better than {base}, by simultaneous intervals: {better[0]}" in page
     assert f"![Gain over {base} (points), " in page
     assert f"The gain over {base} is in points" in page
     assert base == "DP-SGD" or not re.search("DP-SGD(?! with banded)", page.split("## A task")[1])
@@ -411,12 +411,16 @@ def test_six_confirmed_tasks_are_enough_for_an_answer(six: LeagueFindings) -> No
     assert answer(five, planned) == UNDER_WAY
     said = answer(six, planned)
     assert said.count(". ") == 1  # two sentences
-    assert said.startswith("On 6 tasks, with 3 methods tuned alike, DP-SGD is shown not to be the")
+    assert said.startswith(
+        "On 6 tasks, with 3 methods confirmed on each, DP-SGD is shown not to be the"
+    )
     assert "in 6 of 6 settings (a task at one ε), and in 6 a single method is left as the" in said
     (gain,) = (six.together(one) for one in six.over_tasks if one.method == "disk")
     ends = [f"{100 * one:.1f}" for one in (gain.mean, gain.low, gain.high)]
-    assert f"a gain is shown at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]}) " in said
-    assert said.endswith("by 95% intervals that hold together.")
+    shown = f"at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]})."
+    assert said.endswith(
+        f"On average over tasks, simultaneous 95% intervals show a gain over DP-SGD {shown}"
+    )
     assert _on_average(six) in league_page(six, planned).split("## Over tasks")[1]
 
 
@@ -483,10 +487,12 @@ def test_the_page_says_where_half_of_the_searches_end_at_one_end_of_their_range(
     findings = LeagueFindings(read_league(published(tmp_path, **tasks)), spaces=spaces)
     table = cells_below(league_page(findings, PLANNED), "Each method, in all settings")
     assert {cells[0]: cells[6] for cells in table} == {"disk": "0", "dp-lion": "0", "dp-sgd": "6"}
-    assert "Of what is worse" not in league_page(findings, PLANNED)
+    assert "Of the methods shown to be worse" not in league_page(findings, PLANNED)
     said = "task5 (ε = 3), at least half of the searches of DP-SGD chose a learning rate in an ou"
     assert said in league_page(findings, PLANNED)
-    said = "In 6 of the settings a wider range of learning rates might help DP-SGD."
+    said = (
+        "In 6 settings, 6 of those 6 among them, a wider range of learning rates might help DP-SGD."
+    )
     assert answer(findings, dict.fromkeys(tasks, "")).endswith(f" {said}")
     unknown = LeagueFindings(findings.tasks)
     assert said not in answer(unknown, dict.fromkeys(tasks, ""))
@@ -502,11 +508,26 @@ def test_the_page_says_of_what_is_worse_where_its_range_ended_too_early(tmp_path
     assert said in league_page(findings, PLANNED)
 
 
+def test_the_answer_says_how_many_methods_a_screen_tried(six: LeagueFindings) -> None:
+    """Screens are not spoken of where there are none."""
+    screen = [row(label, panel="screen", search=None, seed=99) for label in ("fiber", *BETTER)]
+    files = {task: [*runs.to_dict("records"), *screen] for task, runs in six.tasks.items()}
+    screened = LeagueFindings({task: pd.DataFrame(rows) for task, rows in files.items()})
+    planned = dict.fromkeys(six.tasks, "")
+    assert answer(screened, planned).startswith(
+        "On 6 tasks, with 4 methods screened and 3 confirmed on each, DP-SGD is shown"
+    )
+    chosen = "A method that passed only some screens", "the settings of tasks whose screen it"
+    for found, said in ((screened, True), (six, False)):
+        page = league_page(found, planned)
+        assert [each in page for each in chosen] == [said, said]
+
+
 def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:
     worse = {"disk": 0.65, "dp-lion": 0.6, "dp-sgd": 0.7}
     tasks = {f"task{n}": confirmed(worse, seed=n, searches=8, examples=200) for n in range(6)}
     said = answer(found(tmp_path, **tasks), dict.fromkeys(tasks, ""))
-    assert "On average over tasks, no gain is shown by 95% intervals" in said
+    assert "On average over tasks, no simultaneous 95% interval shows a gain over DP-SGD." in said
 
 
 def test_gains_that_are_positive_only_alone_are_said_to_be_few_of_many() -> None:
@@ -517,7 +538,7 @@ def test_gains_that_are_positive_only_alone_are_said_to_be_few_of_many() -> None
         MethodOverTasks(3.0, name, model, None, None, ()) for name, model in models.items()
     ]
     ends = [f"{100 * one:.1f}" for one in vars(models["disk"].mean).values()]
-    assert _on_average(findings).startswith("On average over tasks, no gain is shown by 95% inter")
+    assert _on_average(findings).startswith("On average over tasks, no simultaneous 95% inter")
     assert [*_by_themselves(findings)] == [
         "The 95% interval of a gain alone lies above 0 "
         f"at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]}); of these 2 intervals, 0.1 "

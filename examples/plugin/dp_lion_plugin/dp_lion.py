@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clipnoise.fields import Decay
-from clipnoise.methods.base import PrivateMethod, Public, State
-from clipnoise.privacy.queries import ClippedMean
+from clipnoise.methods.base import ClippedMean, Decay, PrivateMethod, Public, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Released
+    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)

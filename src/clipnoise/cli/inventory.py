@@ -59,10 +59,10 @@ Validation and public examples are cut from the training file, never from the te
 examples are private follows from positions and seeds alone. The numbers below are the defaults;
 options such as `train_examples`, `validation_examples` and `public_examples` change them.
 
-Only CIFAR can be augmented (option `augmentation`), as two of the papers' released codes do, though
-the texts name no augmentation. A step sees one view of an example and pays for one gradient. The
-view depends on the run, the step and the example alone, so that neither the rest of the batch nor a
-resumed run changes it.
+Only CIFAR, and `synthetic-images`, which stand in for it, can be augmented (option `augmentation`),
+as two of the papers' released codes do, though the texts name no augmentation. A step sees one view
+of an example and pays for one gradient. The view depends on the run, the step and the example
+alone, so that neither the rest of the batch nor a resumed run changes it.
 """
 
 COLUMNS = ("dataset", "n (train / validation / test)", "task", "licence")
@@ -315,7 +315,9 @@ def _section(kind: type[Dataset]) -> str:
 
 def _raw_files(known: Mapping[str, type[Dataset]]) -> str:
     """List every folder of raw files once, however many datasets are prepared from it."""
-    folders = {_folder(dataset): dataset for dataset in (kind() for kind in known.values())}
+    folders: dict[str, Dataset] = {}
+    for dataset in (kind() for kind in known.values()):
+        folders.setdefault(_folder(dataset), dataset)  # features have the files of their dataset
     lines = ["## Raw files\n"]
     for folder, dataset in folders.items():
         if dataset.files:

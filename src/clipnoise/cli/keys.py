@@ -142,7 +142,8 @@ def type_words(kind: Any) -> str:
             for name, sign in BOUNDS.items()
             if getattr(one, name, None) is not None
         ]
-        return " ".join([said, *(f"{sign} {limit:g}" for sign, limit in limits)])
+        bounds = " and ".join(f"{sign} {limit:g}" for sign, limit in limits)
+        return f"{said} {bounds}".rstrip()
     if origin is Literal:
         return ", ".join(f"`{one}`" for one in parts)
     if origin in (Union, types.UnionType):

@@ -124,9 +124,9 @@ def account(
     true positive rates of any attack at given false positive rates, δ at other ε, and ε at other δ.
     docs/guarantees.md says what they mean. With --accountant and without --json, nothing but ε is.
 
-    --trials '{"law": "poisson", "mean": 10}' adds ε with a choice among so many trials, as `trials`
-    of `tune` in a study draws them: each has the σ of the run, and a run with what the best of them
-    used follows. It is the same under every accountant of Poisson sampling.
+    --trials '{"law": "poisson", "mean": 10}' adds ε with a choice among that many trials, as
+    `trials` of `tune` in a study draws them: each has the σ of the run, and a run with what the
+    best of them used follows. It is the same under every accountant of Poisson sampling.
     """
     _check_alone(mechanism, drawn)
     budgets = _accounted_by(mechanism, drawn, accountant)

@@ -80,7 +80,8 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_co
 PAGE = """# Commands
 
 `clipnoise` alone lists these commands; `clipnoise --all` lists those that the workflow calls, too.
-The exit code is 0 for success, 2 for a mistake that you can correct, and 1 for a fault.
+The exit code is 0 for success, 2 for a mistake that you can correct, and 1 for a
+fault or a check that failed.
 """
 
 

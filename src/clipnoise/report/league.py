@@ -251,6 +251,17 @@ class LeagueFindings:
         return confirmations(self.tasks)
 
     @cached_property
+    def screened(self) -> dict[str, list[str]]:
+        """The labels of the private methods that each confirmed task with a screen has screened."""
+        found = {}
+        for task, confirmed in self.confirmed.items():
+            runs = self.tasks[task]
+            screen = runs[runs["epsilon"].notna() & ~runs["panel"].isin(set(confirmed["panel"]))]
+            if len(screen):
+                found[task] = list(dict.fromkeys(screen["label"]))
+        return found
+
+    @cached_property
     def settings(self) -> dict[tuple[str, float], Confirmed]:
         """The confirmed runs of private methods, by task and ε."""
         return {
@@ -359,7 +370,7 @@ class LeagueFindings:
         return [one for one in self.over_tasks if one.gain.tasks > 1]
 
     def together(self, one: MethodOverTasks) -> Interval:
-        """Return the interval of a gain over tasks that holds together with those of all others."""
+        """Return the interval of a gain over tasks that is simultaneous with all others."""
         return one.gain.together(len(self.estimated))
 
     def at(self, epsilon: float) -> dict[str, Confirmed]:

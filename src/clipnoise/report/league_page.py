@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,30 +36,33 @@ CONFIRMED_HEADS = (
 )
 CONFIRMED = (
     "Accuracy is in %, over searches and seeds; that of a run that diverged is 0. The gain over "
-    "{base} is in points, with the 95% interval of this gain alone, and with the one that holds "
-    "together with those of all methods, tasks and budgets. Both contain seeds, search and test "
-    "set, and are nominal.",
+    "{base} is in points, with the 95% interval of this gain alone, and with the one that is "
+    "simultaneous with those of all methods, tasks and budgets (together). Both contain seeds, "
+    "search and test set, and are nominal.",
     "Better and worse than: from how many methods it is told apart, on these test examples, at one "
     "level over all pairs and settings.",
     "Collapsed: diverged, or not above the best constant prediction by more than 1.96 standard "
     "errors of the test set, which are many points where it is small.",
     "Time: processor time in steps over that of {base}, the median of runs.",
-    "p: the larger one of two tests whether the method can be the best, times the number of "
-    "settings. The test for all examples like those of the test set is nominal.",
+    "p: the larger p-value of two tests of whether the method can be the best, times the number "
+    "of settings. The test for all examples like those of the test set is nominal.",
+)
+PASSED_SOME = (
+    " A method that passed only some screens has the settings of tasks on which it did well."
 )
 OVER_HEADS = ("method", "gain", "alone", "together", "new task", "spread", "p", "closed", "95%")
 OVER_GAIN = (
     "Gain: what is expected over {base} on a task, in points, with the 95% interval of this gain "
-    "alone, with the one that holds together with those of all methods and budgets, and with the "
-    "interval in which the gain on a new task lies. The tasks are taken as a sample of all tasks. "
-    "Spread: the standard deviation of gains from task to task. p: whether the method can be the "
-    "best on average."
+    "alone, with the one that is simultaneous with those of all methods and budgets (together), "
+    "and with the interval in which the gain on a new task lies. The tasks are taken as a sample "
+    "of all tasks. Spread: the standard deviation of gains from task to task. p: the p-value of "
+    "the hypothesis that no other method is better on average."
 )
 OVER_CLOSED = (
     "Closed: how much of what privacy costs {base} the method wins back, in % on average over "
-    "tasks, with an interval in which the gap is drawn again, its ceiling and {base} with it. The "
-    "ceiling of a task is the method without privacy that is best on validation examples. Each of "
-    "these intervals holds by itself."
+    "tasks, with a bootstrap interval that resamples the method, {base} and the ceiling, so that "
+    "the gap is not taken as known. The ceiling of a task is the method without privacy that is "
+    "best on validation examples. Each of these intervals holds by itself."
 )
 
 
@@ -87,26 +90,42 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
         return UNDER_WAY if len(tasks) < len(planned) else TOO_FEW
     base = found.track.called
     said = [
-        f"On {len(tasks)} tasks, with {found.best['method'].nunique()} methods tuned alike, {base} "
-        f"is shown not to be the best in {len(found.without_baseline) or 'none'} of "
-        f"{len(found.settings)} settings (a task at one ε), and in {len(found.alone) or 'none'} a "
-        "single method is left as the best.",
+        f"On {len(tasks)} tasks, with {_compared(found)} on each, {base} is shown not to be the "
+        f"best in {len(found.without_baseline) or 'none'} of {len(found.settings)} settings (a "
+        f"task at one ε), and in {len(found.alone) or 'none'} a single method is left as the best.",
         _on_average(found),
     ]
     if len(found.limited):
+        out = {*_of(found.without_baseline)}
+        both = len(out & {*_of(found.limited)})
+        among = f", {both} of those {len(out)} among them," if both else ""
         said.append(
-            f"In {len(found.limited)} of the settings a wider range of learning rates might help "
-            f"{base}."
+            f"In {count(len(found.limited), 'setting')}{among} a wider range of learning rates "
+            f"might help {base}."
         )
     return " ".join(said)
+
+
+def _compared(found: LeagueFindings) -> str:
+    """Return in words how many private methods a task has screened, if any, and confirmed."""
+    confirmed = [len(_private(runs)) for runs in found.confirmed.values()]
+    screened = [len(labels) for labels in found.screened.values()]
+    tried = f"{_from_to(screened)} methods screened and " if screened else ""
+    return f"{tried}{_from_to(confirmed)}{'' if screened else ' methods'} confirmed"
+
+
+def _from_to(numbers: Collection[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _on_average(found: LeagueFindings) -> str:
     """Return in a sentence which gains on a task are shown by what the tasks say together."""
     shown = _above({(one.epsilon, one.method): found.together(one) for one in found.estimated})
     return (
-        f"On average over tasks, {f'a gain is shown {shown}' if shown else 'no gain is shown'} by "
-        "95% intervals that hold together."
+        f"On average over tasks, {'' if shown else 'no '}simultaneous 95% "
+        f"{'intervals show' if shown else 'interval shows'} a gain over {found.track.called}"
+        f"{shown and ' '}{shown}."
     )
 
 
@@ -263,12 +282,13 @@ def _tasks(found: LeagueFindings, planned: Mapping[str, str]) -> ListBlock:
         rows.append([task, about, state, shown, searched, examples, methods, *numbers])
     return ListBlock(
         title="Tasks",
-        caption="Confirmed: how many private methods are. Runs and minutes of processor time in "
-        "steps are those of reported runs, without searches. With its search: ε of publishing all "
-        "that the trials of a search and its reported run release, composed by Rényi divergences; "
-        "it does not cover validation examples, which choose among the trials. It is nominal: it "
-        "holds if each trial draws noise of its own, and here those of a search share a seed. A "
-        "dash: batches are not Poisson, or nothing is confirmed.",
+        caption="Confirmed: the number of private methods. Runs and minutes of processor"
+        " time in steps are those of reported runs, without searches. With its search: ε "
+        "of publishing all that the trials of a search and its reported run release, "
+        "composed by Rényi divergences; it does not cover validation examples, which "
+        "choose among the trials. It is nominal: it holds if each trial draws noise of "
+        "its own, and here those of a search share a seed. A dash: batches are not "
+        "Poisson, or nothing is confirmed.",
         heads=(
             *("task", "about", "state", "ε", "with its search"),
             *("test examples", "confirmed", "runs", "minutes"),
@@ -290,15 +310,15 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
     """Yield in sentences what tests and intervals show."""
     best, settings = found.best, len(found.settings)
     yield (
-        f"There {_is(settings)} {count(settings, 'setting')}, a task at one ε each. Tests, and "
-        "intervals that are called together, hold over all of them at one level of 5%. With more "
-        "tasks they ask for more."
+        f"There {_is(settings)} {count(settings, 'setting')}, a task at one ε each. Tests and "
+        "simultaneous intervals are corrected for all of them, at a joint level of 5%: the more "
+        "tasks there are, the stricter they become."
     )
     base = found.track.called
     yield from _excluded(found)
     above = found.gains[found.gains["all_low"] > 0].sort_values("gain", ascending=False)
     below = found.gains[found.gains["all_high"] < 0].sort_values("gain")
-    yield _gains(f"Shown to be better than {base}, by intervals that hold together", above)
+    yield _gains(f"Shown to be better than {base}, by simultaneous intervals", above)
     yield _gains("Shown to be worse", below)
     yield from _limited(found)
     yield from _lost_at_an_end(found, below)
@@ -327,8 +347,8 @@ def _lost_at_an_end(found: LeagueFindings, below: pd.DataFrame) -> Iterator[str]
     named = [f"{method} on {_places(settings)}" for method, settings in lost.items()]
     if named:
         yield (
-            "Of what is worse, these chose learning rates in an outer fifth of their range in at "
-            "least half of the searches, so a wider range might help them, too: "
+            "Of the methods shown to be worse, these chose learning rates in an outer fifth of "
+            "their range in at least half of the searches, so a wider range might help them, too: "
             f"{'; '.join(named)}."
         )
 
@@ -412,11 +432,10 @@ def _methods(found: LeagueFindings) -> ListBlock:
     return ListBlock(
         title="Each method, in all settings",
         caption="In how many settings it is confirmed, can be the best, and is shown to be better "
-        f"or worse than {base} by intervals that hold together; its collapsed runs; in how many "
+        f"or worse than {base} by simultaneous intervals; its collapsed runs; in how many "
         "settings half of its searches or more chose a learning rate in the same outer fifth of "
         f"its range, beyond which it may do better; and its processor time over that of {base}, "
-        "the median of settings. A method that passed only some screens has the settings of tasks "
-        "on which it did well.",
+        f"the median of settings.{PASSED_SOME if found.screened else ''}",
         heads=(
             *("method", "settings", "can be best", "better", "worse", "collapsed", "at an end"),
             "time",

@@ -120,10 +120,12 @@ def claims_block(found: LeagueFindings) -> Iterator[ListBlock]:
         return
     needed = units_needed(ALPHA)
     most = max(len(found.at(epsilon)) for _, epsilon in found.settings)
-    notes = [
-        "Left out: claims on methods that no task of this track confirms. A method that is not "
-        "confirmed in any case has the settings of tasks whose screen it passed, which favours it."
-    ]
+    notes = ["Left out: claims on methods that no task of this track confirms."]
+    if found.screened:
+        notes[0] += (
+            " A method that is not confirmed in any case has the settings of tasks whose screen it "
+            "passed, which favours it."
+        )
     if most < needed:
         notes.insert(
             0,
@@ -133,8 +135,8 @@ def claims_block(found: LeagueFindings) -> Iterator[ListBlock]:
     yield ListBlock(
         title="What papers claim, and what was seen here",
         caption="Settings: in how many both methods are confirmed, without tasks that a claim "
-        "excludes. Seen: in how many the pair is "
-        "told apart as the paper says, and opposite: the other way round; the rest is not told. "
+        "excludes. Seen: in how many the two are told apart as the paper says. Opposite: in how "
+        "many they are told apart the other way round. In all others they are not told apart. "
         "Gain over tasks: what the first is expected to have over the second on a task, in points, "
         "with its 95% interval, each by itself. The tasks are not those of the papers.",
         heads=HEADS,

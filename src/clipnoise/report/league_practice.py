@@ -20,7 +20,7 @@ from clipnoise.report.league import LeagueFindings
 from clipnoise.report.records import where
 from clipnoise.studies.tracks import PRETRAINED
 
-KINDS = ("tables", "texts", "pictures", "features from a frozen encoder")
+KINDS = ("tables", "texts", "images", "features from a frozen encoder")
 LARGE = 10_000  # training examples: as many, and there are many
 SIZES = {
     False: f"fewer than {LARGE:,} training examples",
@@ -36,7 +36,7 @@ READING = (
     "A setting is a task at one ε. Methods that can be the best are those that no test excludes in "
     "any setting of a row, the highest mean first; only methods that were confirmed in all of them "
     "are named. That they can be the best does not show that they are as good as the best. Better "
-    "and worse than DP-SGD: by 95% intervals that hold together over all published settings of "
+    "and worse than DP-SGD: by 95% intervals that are simultaneous over all published settings of "
     "features, or of the three other kinds. They contain seeds, search and test set, and are "
     "nominal. The tests assume less, so an interval can show that a method beats DP-SGD where no "
     "test excludes DP-SGD.",
@@ -49,7 +49,8 @@ READING = (
     "norm, with their ranges. A narrow range over several tasks says that a value transferred; one "
     "task says nothing of others. At an end: in how many settings half of the searches or more "
     "chose a learning rate in the same outer fifth of its range, so that a value beyond it may be "
-    "better. A dash: the method has a list of them.",
+    "better. A dash: the method has no learning rate, or a list of them. References are not "
+    "searched for: what is counted are their repetitions with other seeds.",
     "The published files contain what each search chose, but not what its other trials reached. "
     "They therefore show how much the outcome of DP-SGD varies from search to search, but not what "
     "a search gains over untuned values. What holds on these tasks need not hold on other data.",
@@ -137,7 +138,8 @@ class PracticeRow:
         if not self.can:
             return "nothing can be the best in all settings"
         one = "one of " if len(self.can) > 1 else ""
-        return f"{one}{listing(self.can)}, which can be the best in all settings"
+        can = f"{one}{listing(self.can)}, which can be the best in all settings"
+        return can + self.reservation
 
     @property
     def reservation(self) -> str:
@@ -332,7 +334,8 @@ def _starts(rows: Mapping[tuple[str, bool], Sequence[PracticeRow]]) -> Iterator[
     if told:
         yield ListBlock(
             title="By data and budget",
-            caption="(1 of 4): in one of four settings. At any other ε no task here is confirmed.",
+            caption="“(1 of 4)” means in one of four settings. Data have no confirmed task at an ε "
+            "that is not listed.",
             heads=("data", "size", "ε", "start with"),
             rows=[
                 [kind, SIZES[large], ", ".join(budgets), start]
@@ -367,7 +370,7 @@ def _excluded_least(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
             yield (
                 f"On {_data(found)}, {named} can be the best in {most} of {len(found.settings)} "
                 f"settings, the most of the {len(methods)} methods that all of them confirm; "
-                f"{found.track.called} can be in {able.count(found.track.baseline)}."
+                f"{found.track.called} can be the best in {able.count(found.track.baseline)}."
             )
 
 

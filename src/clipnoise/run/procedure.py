@@ -84,7 +84,7 @@ class Evaluate:
     """How much of each split is measured before the last evaluation, which measures all of it.
 
     Attributes:
-        examples: at most so many of each split, the same ones in every evaluation and run.
+        examples: at most this many of each split, the same ones in every evaluation and run.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -111,7 +111,7 @@ class Training:
         save: whether the model is written, with its privacy statement.
         class_weights: by which losses are multiplied before clipping; public numbers. Metrics are
             not weighted.
-        evaluate: `{examples: 2000}` measures at most so many of each split before the last
+        evaluate: `{examples: 2000}` measures at most that many of each split before the last
             evaluation.
         correctness: whether the result says of each test example if it is predicted right; only
             for classification, and not of the runs of a search.

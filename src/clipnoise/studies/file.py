@@ -47,7 +47,7 @@ class PaperClaim:
             every budget.
         than_dataset: where `than` is, if on another dataset.
         datasets, models: where it is claimed; everywhere if none is named.
-        epsilons: at which it is claimed; at all if none is named.
+        epsilons: at which it is claimed; at every ε if none is named.
         metric: or a statistic of diagnostics, such as `v_private.median`. `largest_drop` is the
             largest fall of test accuracy between evaluations. By default test accuracy, or test
             loss.

@@ -13,7 +13,7 @@ from clipnoise.studies.file import Panel
 
 PLAIN = "no public data"  # what methods need of which nothing else is said, as `track` has it
 CYCLIC = ("cyclic", "cyclic-poisson")  # batches that go with correlated noise
-OTHERS = "Tasks with nothing of the kind are on [another page](../index.md)."
+OTHERS = "Tasks with private examples alone are on [the main page](../index.md)."
 TRAINED = (
     "[The protocol](../../../league.md#public-data-correlated-noise-and-users) says how they were "
     f"trained, and {{}}. {OTHERS}"
@@ -52,7 +52,7 @@ PRIVATE = Track(
     "private",
     "",
     "[The protocol](../../league.md) says how they were trained, and [another page](practice.md) "
-    "what to start with. Tasks [on pretrained features](features/index.md), [with public data]"
+    "says what to start with. Tasks [on pretrained features](features/index.md), [with public data]"
     "(public/index.md), [with correlated noise](correlated/index.md) and [for users]"
     "(users/index.md) are on pages of their own, and never ranked together with these.",
 )

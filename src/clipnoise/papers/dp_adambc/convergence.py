@@ -104,7 +104,7 @@ class ConvergenceBounds(Experiment):
         ),
         *(
             QuantityClaim(
-                "The bound on the mean squared gradient of DP-AdamBC is a number.",
+                "The bound on the mean squared gradient of DP-AdamBC is well defined.",
                 f"appendix F, Proposition {number}",
                 quantity=f"Proposition {number}, DP-AdamBC, {LOGARITHM}",
             )

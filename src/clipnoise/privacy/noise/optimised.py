@@ -25,8 +25,8 @@ class OptimisedNoise(NoiseCorrelation):
     Rates only choose C. What C costs, and so σ and ε, follows from C as ever.
 
     Attributes:
-        rates: η_s by which the terms of these sums are multiplied: `learning_rate` for the schedule
-            of the run's own, or another schedule such as `{kind: linear, peak: 1}`.
+        rates: η_s by which the terms of these sums are multiplied: `learning_rate` for the run's
+            own schedule, or another schedule such as `{kind: linear, peak: 1}`.
 
     Source: Kalinin and Andersson 2025, "Learning Rate Scheduling with Matrix Factorization for
     Private Training" (arXiv 2511.17994): the workload A·diag(η). Which coefficients minimise its

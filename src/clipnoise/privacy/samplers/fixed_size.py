@@ -13,8 +13,9 @@ from clipnoise.privacy.samplers.base import Sampler, Sampling
 class FixedSizeSampler(Sampler):
     """Each step takes B of the n examples, every set of B equally likely, independently of others.
 
-    Its analysis is for replacing an example, `fixed_size_epsilon`. The ε of an accountant for
-    adding or removing one is nominal.
+    Its analysis is for replacing an example: `fixed_size_epsilon` in
+    `privacy/accountants/fixed_size.py`. The ε of an accountant for adding or removing one is
+    nominal.
     """
 
     id = "fixed-size"

@@ -44,7 +44,8 @@ class PoissonSampler(Sampler):
 class TruncatedPoissonSampler(PoissonSampler):
     """Poisson sampling whose batches have at most K examples: of more, K are kept at random.
 
-    For hardware that needs batches of one shape. It costs a little δ: see `truncated_epsilon`.
+    For hardware that needs batches of one shape. It costs a little δ: see `truncated_epsilon`
+    in `privacy/accountants/poisson.py`.
     """
 
     id = "truncated-poisson"

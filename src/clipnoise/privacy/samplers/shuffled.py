@@ -13,8 +13,9 @@ class ShuffledSampler(Sampler):
     """Epochs over a fresh random order, cut into batches of B examples; the last may be smaller.
 
     ε is not that of Poisson sampling at rate B/n, and can be far larger: see
-    `shuffled_epsilon_at_least`. The ε of an accountant for Poisson sampling is nominal. "per-epoch"
-    covers it: an order that depends on no example can be thought of as public.
+    `shuffled_epsilon_at_least` in `privacy/accountants/fixed_size.py`. The ε of an accountant for
+    Poisson sampling is nominal. "per-epoch" covers it: an order that depends on no example can be
+    thought of as public.
     """
 
     id = "shuffled"

@@ -67,7 +67,7 @@ def gains_figure(found: LeagueFindings, task: str) -> LeagueFigure:
     base = found.track.called
     return _figure(
         f"{task}: gain over {base}",
-        "Thick: the 95% interval of a gain alone. Thin: those that hold together, over all "
+        "Thick: the 95% interval of a gain alone. Thin: the one that is simultaneous over all "
         "methods, tasks and budgets. Filled: can be the best. Open: shown not to be.",
         f"{task}.svg",
         f"Gain over {base} (points)",

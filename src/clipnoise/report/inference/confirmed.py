@@ -203,8 +203,8 @@ def gains_over(
     Returns:
         A row per method and setting that has the baseline: `names`, `method`, `gain`, its standard
         `error` with the parts `search_error` and `test_error`, `low` and `high` of the interval of
-        this gain alone, and `all_low` and `all_high` of the intervals that hold together over all
-        rows at 95%.
+        this gain alone, and `all_low` and `all_high` of the simultaneous 95% intervals over all
+        rows.
     """
     having = {key: one for key, one in settings.items() if baseline in one.methods}
     rows = []

@@ -138,17 +138,17 @@ def simultaneous_intervals(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> dict[int, Interval]:
-    """Return intervals of all gains over a baseline that hold together.
+    """Return simultaneous intervals of all gains over a baseline.
 
     The reach is a quantile of the largest |t| of all methods in `ErrorDraws`, at the level
-    1 − (1 − level) / settings, so that the intervals of all settings hold together. It is never
+    1 − (1 − level) / settings, so that the intervals of all settings are simultaneous. It is never
     less than that of the gain's own t-interval at this level: where one search collapsed, no flip
     of signs has a large t, whatever the level.
 
     Args:
         of: of one setting.
         baseline: its position.
-        level: at which they hold together.
+        level: at which they hold jointly.
         settings: how many there are.
         draws: how many are made.
         seed: of the draws.

@@ -194,7 +194,7 @@ def intervals_rate(league: League, trials: int, *, draws: int = 999, seed: int =
 
 
 def mixed_model_rate(league: League, trials: int, *, seed: int = 0) -> Rates:
-    """Run `MixedModel` on all gains over tasks, and take the intervals that hold together.
+    """Run `MixedModel` on all gains over tasks, and take the simultaneous intervals.
 
     `wrong` counts leagues in which one is without the truth, `found` those in which the first
     method is ahead at the first budget.
