@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,11 @@ from typing import Any
 import pytest
 import torch
 from full_disk import full_disk
+from torch import Tensor
 
 from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
+from clipnoise.data.signature import Classification
 from clipnoise.errors import UserError, out_of_memory
 from clipnoise.files import remove_unfinished, require_writable
 from clipnoise.gradients.units import PhysicalBatch
@@ -419,3 +422,31 @@ def test_two_processes_train_a_run_and_leave_one_result(
     sent = 2 * 4 * two.summary["parameters"]  # the sum; there is no noise
     assert (one.summary["bytes_per_step"], two.summary["bytes_per_step"]) == (0, sent)
     assert f"2 processes sent {sent:,} bytes a step" in caplog.text
+
+
+def test_a_network_that_notices_padding_is_refused_before_it_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {**to_mapping(spec(expected_batch_size=100)), "model": "averaged-words"}
+    of_texts = from_mapping({**plain, "dataset": {"id": "synthetic-tokens", "length": 64}})
+    of_texts.dataset.prepare(tmp_path / "cache")
+    assert train_here(of_texts, tmp_path / "results", tmp_path / "cache") == 0
+    monkeypatch.setattr("clipnoise.models.language._mean", lambda vectors, ids: vectors.mean(1))
+    assert train_here(of_texts, tmp_path / "others", tmp_path / "cache") == 2
+    assert "depends on how far the text is padded" in capsys.readouterr().err
+    assert not list((tmp_path / "others").rglob("summary.json"))
+
+
+def test_a_run_that_draws_from_pythons_global_stream_leaves_no_result(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = Classification.losses
+
+    def drawing(task: Classification, outputs: Tensor, targets: Tensor) -> Tensor:
+        random.random()
+        return losses(task, outputs, targets)
+
+    monkeypatch.setattr(Classification, "losses", drawing)
+    assert train_here(spec(evaluations=1), tmp_path, cache) == 2
+    assert "the global stream of Python or NumPy" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("summary.json"))

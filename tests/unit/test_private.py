@@ -9,7 +9,7 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -701,3 +701,63 @@ def test_rows_that_are_not_numbers_are_refused(value: float) -> None:
         start(data=items)
     with pytest.raises(UserError, match=r"^data: targets are nan .* in 2 of 200"):
         start(data=(INPUTS, inputs[:, 2]))
+
+
+class SkipsAtRandom(nn.Module):
+    """A layer that is left out at random, as LayerDrop does, by another stream than torch's."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.layer, self.draw = nn.Linear(4, 4), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.training and self.draw() < 1e-6 else self.layer(x)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_a_network_that_draws_from_python_or_numpy_ends_the_training(
+    draw: Callable[[], float],
+) -> None:
+    """Its numbers would be shared by the examples that are computed together."""
+    training = start(network(SkipsAtRandom(draw)))
+    with pytest.raises(UserError, match="the global stream of Python or NumPy"):
+        next(iter(training))
+
+
+def test_a_loop_may_draw_from_python_and_numpy_between_steps() -> None:
+    for _ in start():
+        random.random()
+        np.random.rand()
+
+
+class OwnGenerator(Dataset[Any]):
+    """Items that are turned at random, by a generator of the dataset's own."""
+
+    def __init__(self) -> None:
+        self.draws = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return len(INPUTS)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        return INPUTS[place] * float(self.draws.normal()), DATA[1][place]
+
+
+def test_a_dataset_whose_items_depend_on_those_fetched_before_is_refused() -> None:
+    with pytest.raises(UserError, match="data: an item is another one when it is fetched again"):
+        start(data=OwnGenerator())
+
+
+def test_a_training_without_privacy_goes_on_from_what_was_saved(tmp_path: Path) -> None:
+    free: dict[str, Any] = dict.fromkeys(("clip_norm", "epsilon", "delta"))
+    whole, saved = network(), network()
+    expected = parameters(start(whole, method="sgd", seed=1, **free), whole)
+    first = start(saved, method="sgd", seed=1, **free)
+    parameters(first, saved, steps=2)
+    first.save(tmp_path / "saved")
+    later = network()
+    second = start(later, method="sgd", seed=1, **free)
+    second.resume(tmp_path / "saved")
+    assert second.step == 2
+    torch.testing.assert_close(parameters(second, later), expected, rtol=0, atol=0)
+    second.set(learning_rate=0.01)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clipnoise.data.cache import read_manifest
 from clipnoise.errors import UserError
@@ -139,7 +139,6 @@ def run_job(
     """
     from clipnoise.run.ranks import started
     from clipnoise.run.setup import exact_arithmetic, named_device
-    from clipnoise.run.train import train
 
     if spec.budget is not None and calibration is not None:
         calibration.check(spec.budget)
@@ -164,7 +163,7 @@ def run_job(
             logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
             start_progress(folder, spec, provenance.started)
             here = partial(
-                train,
+                _train,
                 cache=cache,
                 weights=weights,
                 device=device,
@@ -193,6 +192,41 @@ def run_job(
         logger.info("%d processes sent %s bytes a step", processes, f"{outcome.bytes_per_step:,}")
     logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")
     return summary
+
+
+def _train(
+    spec: RunSpec,
+    *,
+    cache: Path,
+    weights: Path,
+    on_metrics: Callable[[Metrics], None] = lambda metrics: None,
+    **settings: Any,
+) -> Outcome:
+    """Train as `train` does, and refuse a network that lets one example reach another.
+
+    Args:
+        spec, cache, weights, on_metrics, settings: as for `train`.
+
+    Raises:
+        UserError: the network notices padding, or something drew from a global random stream.
+    """
+    from clipnoise.gradients.padding import check_padding
+    from clipnoise.run.setup import build_network, load_data
+    from clipnoise.run.streams import GlobalStreams
+    from clipnoise.run.train import train
+
+    vocabulary = spec.dataset.signature.vocabulary
+    if vocabulary is not None:
+        check_padding(build_network(spec, weights), load_data(spec, cache).train, vocabulary)
+    streams = GlobalStreams()
+
+    def note(metrics: Metrics) -> None:
+        streams.require_unchanged()
+        on_metrics(metrics)
+
+    outcome = train(spec, cache=cache, weights=weights, on_metrics=note, **settings)
+    streams.require_unchanged()
+    return outcome
 
 
 @contextmanager
@@ -227,7 +261,7 @@ def take_part(
 
     Args:
         ranks: this process among them.
-        here: `train`, with what is the same in all processes.
+        here: `_train`, with what is the same in all processes.
         spec, calibration: those of the first process, as plain data.
         path, made_by: the checkpoint that the run resumes from, and what must have made it.
     """

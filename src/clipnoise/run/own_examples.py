@@ -162,10 +162,30 @@ def examples_of(data: object, name: str) -> Examples:
             first = _joined([examples.dataset[place] for place in range(min(FIRST, len(examples)))])
     else:
         first = examples.take(slice(None))
+    if isinstance(examples, DatasetExamples):
+        _check_order(examples, name)
     for part, values in zip(("inputs", "targets"), first, strict=True):
         for one in tensors_of(values):
             _check_finite(one, f"{name}: {part}")
     return examples
+
+
+def _check_order(examples: DatasetExamples, name: str) -> None:
+    """Refuse a dataset whose items depend on which items were fetched before them.
+
+    Otherwise whether one example is in a batch would change the others.
+    """
+    places = torch.arange(min(FIRST, len(examples)))
+    here, turned = examples.take(places), examples.take(places.flip(0))
+    for values, others in zip(here, turned, strict=True):
+        for one, other in zip(tensors_of(values), tensors_of(others), strict=True):
+            if not torch.allclose(one, other.flip(0), 0, 0, equal_nan=True):
+                raise UserError(
+                    f"{name}: an item is another one when it is fetched again after others, so one "
+                    "example would change the others in its batch. Draw what is random in an item "
+                    "from the global streams of torch, NumPy or Python, which are set for each "
+                    "item here, and not from a generator of the dataset's own."
+                )
 
 
 def _is_of_tensors(data: Sequence[object]) -> bool:

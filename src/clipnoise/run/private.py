@@ -45,6 +45,7 @@ from clipnoise.run.published import PublishedModel, publish, tensors_of
 from clipnoise.run.ranks import from_environment, send_state
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.setup import Material, exact_arithmetic, named_device
+from clipnoise.run.streams import GlobalStreams
 from clipnoise.run.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -332,13 +333,16 @@ class PrivateTraining:
 
         Raises:
             DivergenceError: a parameter is not finite.
-            UserError: the model was moved, or its layers or parameters are others than before.
+            UserError: the model was moved, its layers or parameters are others than before, or a
+                step drew from a global random stream of Python or NumPy.
         """
         steps = self._trainer.steps(Clock())
         while True:
             self._network.require_unchanged()
             self._trainer.engine.network.train()
+            streams = GlobalStreams()
             done = next(steps, None)
+            streams.require_unchanged()
             if done is None:
                 return
             self._show()
@@ -364,8 +368,9 @@ class PrivateTraining:
             values = {**to_plain(procedure.method), **numbers}
             method = parse(type(procedure.method), values, key="method")
             # Noise that is optimised for the first learning rates stays what it is.
-            assert procedure.privacy is not None  # this loop is private
-            privacy = replace(procedure.privacy, noise=procedure.mechanism.noise)
+            privacy = procedure.privacy and replace(
+                procedure.privacy, noise=procedure.mechanism.noise
+            )
             self._trainer.procedure = replace(procedure, method=method, privacy=privacy)
         self._numbers |= {name: to_plain(method)[name] for name in numbers}
 
