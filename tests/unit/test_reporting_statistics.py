@@ -144,8 +144,9 @@ def test_fewer_than_six_seeds_cannot_tell_which_is_best(count, withheld):
 
 def test_a_method_that_diverged_in_some_runs_cannot_lead_by_the_runs_that_survived():
     survivor = seeds(0.99, 0.98, 0.99, 0.98, diverged=2)
-    verdict = judge({"survivor": survivor, "worse": WORSE}, higher_is_better=True)
-    assert verdict.leaders == {"worse"}
+    samples = {"survivor": survivor, "good": GOOD, "worse": WORSE}
+    verdict = judge(samples, higher_is_better=True)
+    assert verdict.leaders == {"good"}
     assert "survivor" not in verdict.p_values
 
 
@@ -160,6 +161,8 @@ def test_no_method_leads_without_a_rival_with_few_seeds_or_when_all_failed():
     assert judge({"a": seeds(0.9), "b": seeds(0.8)}, higher_is_better=True).withheld == "few seeds"
     failed = {"a": seeds(diverged=6), "b": seeds(0.9, diverged=5)}
     assert judge(failed, higher_is_better=True).withheld == "failed"
+    only = {"a": WORSE, "b": seeds(*(0.9,) * 5, diverged=1)}
+    assert judge(only, higher_is_better=True).withheld == "others failed"
 
 
 # ---- Intervals

@@ -86,6 +86,31 @@ def test_the_winners_of_several_settings_are_named_with_their_counts(tmp_path: P
     assert verdict_data(equal, "").summary == none
 
 
+def with_one_diverged(runs: pd.DataFrame, *methods: str) -> pd.DataFrame:
+    """Return runs of which the first of some methods diverged."""
+    first = runs["method"].isin(methods) & (runs["seed"] == 1)
+    return runs.assign(status=runs["status"].mask(first, "diverged"))
+
+
+def test_a_method_is_not_called_best_where_all_others_diverged(tmp_path: Path) -> None:
+    """The others were not compared with it; their surviving runs are better here."""
+    runs = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER, "dp-pmlf": BETTER})
+    found = verdict_data(with_one_diverged(runs, "dp-adam", "dp-pmlf"), "")
+    assert found.summary == "1 setting cannot be judged."
+    (row,) = found.table.rows
+    assert "none: every other method has diverged runs" in row
+
+
+def test_the_best_of_those_that_never_diverged_is_called_so(tmp_path: Path) -> None:
+    runs = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER, "dp-pmlf": BETTER})
+    found = verdict_data(with_one_diverged(runs, "dp-pmlf"), "")
+    assert found.summary == (
+        "In one setting dp-adam is shown to be better than all others that never diverged."
+    )
+    (row,) = found.table.rows
+    assert "best of 2 that never diverged" in row
+
+
 def test_where_nothing_differs_no_method_is_called_best(tmp_path: Path) -> None:
     row = said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": SIMILAR}))
     assert (row["best mean"], row["verdict"]) == ("dp-adam", "no difference found")

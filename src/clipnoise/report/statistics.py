@@ -21,7 +21,7 @@ LEVEL = 0.95
 SEEDS_NEEDED = units_needed(ALPHA)
 
 K = TypeVar("K", bound=Hashable)
-Withheld = Literal["", "unfinished", "alone", "failed", "few seeds", "chance"]
+Withheld = Literal["", "unfinished", "alone", "failed", "others failed", "few seeds", "chance"]
 
 # ---- Over the seeds of one configuration
 
@@ -216,7 +216,8 @@ def judge(samples: Mapping[K, Sample], *, higher_is_better: bool) -> Verdict[K]:
     exclude nothing, whatever the results.
 
     The mean over the runs that survived flatters a method that diverges, so only methods whose
-    planned runs all completed can lead. A column with missing or damaged runs has no leaders.
+    planned runs all completed can lead, and one of them alone is compared with nothing. A column
+    with missing or damaged runs has no leaders.
     `samples` are those of the competitors of one column.
     """
     if any(sample.missing or sample.corrupt for sample in samples.values()):
@@ -226,6 +227,8 @@ def judge(samples: Mapping[K, Sample], *, higher_is_better: bool) -> Verdict[K]:
     able = {key: sample for key, sample in samples.items() if sample.complete}
     if not able:
         return Verdict(withheld="failed")
+    if len(able) < 2:
+        return Verdict(withheld="others failed")
     shared = sorted(set.intersection(*(set(sample.values) for sample in able.values())))
     if len(shared) < SEEDS_NEEDED:
         return Verdict(withheld="few seeds")

@@ -494,6 +494,7 @@ def _bold_note(table: Table) -> str:
         "few seeds": f"There is no bold with fewer than {SEEDS_NEEDED} seeds: they cannot tell "
         "which method is best.",
         "failed": "Columns in which no method completed all its runs have no bold.",
+        "others failed": "Columns in which one method alone completed all its runs have no bold.",
         "chance": "Columns in which the best method learned nothing have no bold.",
     }
     reasons = {verdict.withheld for verdict in table.verdicts.values()}

@@ -43,9 +43,11 @@ DATA_HEADS = (
     "standard error of a test accuracy",
 )
 BEST, NO_DIFFERENCE = "best", "no difference found"
+NEVER_DIVERGED = "that never diverged"
 WITHHELD = {
     "unfinished": "none yet: runs are missing",
     "failed": "none: every method has diverged runs",
+    "others failed": "none: every other method has diverged runs",
     "few seeds": f"none: cannot be told with fewer than {SEEDS_NEEDED} seeds",
     "alone": "none: nothing comparable beside it",
     "chance": "none: the best learned nothing",
@@ -198,7 +200,8 @@ def _verdict(table: Table, place: Place, ranked: list[Key], watermark: str) -> s
     equals = [label for method, label in ranked[1:] if (method, label) in found.leaders]
     others = len(ranked) - 1
     if not equals:
-        return f"{BEST} of {others + 1}"
+        whole = len(ranked) == len(table.competing(place))
+        return f"{BEST} of {others + 1}{'' if whole else f' {NEVER_DIVERGED}'}"
     if len(equals) == others:
         return f"{NO_DIFFERENCE} among {others + 1}" if others > 1 else NO_DIFFERENCE
     names = listing(equals) if len(equals) <= NAMED else f"{len(equals)} of {others} others"
@@ -242,6 +245,8 @@ def _summary(rows: list[JudgedSetting], watermark: str) -> str:
     if none == len(words):
         return left.strip()
     judged, better = len(words) - none, "shown to be better than all others"
+    if any(NEVER_DIVERGED in word for word in words):
+        better += f" {NEVER_DIVERGED}"
     who = next(iter(winners)) if len(winners) == 1 else "one method"
     if judged == 1:
         return f"In one setting {who if best else 'no method'} is {better}.{left}"
