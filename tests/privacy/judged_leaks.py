@@ -514,7 +514,17 @@ DONE: dict[str, tuple[str, set[str]]] = {
         {"processes", "boundary"},
     ),
 }  # fmt: skip
-PLANTED |= DECLARED | DONE
+REMEMBERED = {
+    "the clean mean in the memory": (
+        method(
+            CLEAN.format(age=-1) + "state['kept'] = clean.clone()\n" + UPDATE,
+            query="Bad()",
+            before=KEEPS,
+        ),
+        {"processes"},
+    )
+}
+PLANTED |= DECLARED | DONE | REMEMBERED
 
 # Files that end the process which imports or asks them: never a verdict in their favour.
 ENDINGS = {

@@ -188,6 +188,15 @@ SOURCES = {
     "def f(x):\n    x.numpy().dump('left')\n": "line 2: it reads or writes outside",
     "def f(x):\n    return '{0.gi_frame}'.format(x)\n": "line 2: it runs code",
     "from typing import get_type_hints\n": "line 1: it runs code",
+    "g = (x for x in [1])\nb = g.gi_frame.f_builtins\n": "line 2: it reaches g.gi_frame",
+    "async def f():\n    pass\ng = f().cr_frame\n": "line 3: it reaches f().cr_frame",
+    "try:\n    x\nexcept NameError as e:\n    t = e.with_traceback(None).tb_frame\n": (
+        "line 4: it reaches e.with_traceback(None).tb_frame"
+    ),
+    "import numpy\nx = numpy.datetime64('now')\n": "line 2: it asks for the clock",
+    "import torch\nx = torch.get_num_threads()\n": "line 2: it asks for the clock",
+    "from torch import seed\n": "line 1: it asks for the clock, the threads or the user (seed)",
+    "x = input()\n": "line 1: it asks for the clock, the threads or the user (input)",
     "class A:\n    x: 'int' = 1\n": "line 2: it declares a field with a type that is not plain",
     "T = 'i' + 'nt'\nclass A:\n    x: T = 1\n": "line 3: it declares a field with a type",
     "int = 'i' + 'nt'\nclass A:\n    x: int = 1\n": "line 3: it declares a field with a type",
@@ -256,6 +265,10 @@ def test_reading_the_source_names_the_line(text: str) -> None:
 
 def test_fields_may_have_any_plain_type() -> None:
     assert read_source(PLAIN) == ([], ["scipy"])
+
+
+def test_a_variable_may_be_called_input() -> None:
+    assert read_source("def scale(input, seed):\n    return input * seed\n") == ([], [])
 
 
 def test_a_module_that_is_not_followed_is_named() -> None:

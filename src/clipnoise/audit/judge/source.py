@@ -12,6 +12,7 @@ import builtins
 import dataclasses
 import pkgutil
 import sys
+import types
 import typing
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -55,8 +56,19 @@ REASONS = {
         Generator default_generator default_rng RandomState manual_seed initial_seed get_rng_state
         set_rng_state fork_rng
     """,
+    "asks for the clock, the threads or the user": """
+        datetime64 get_num_threads get_num_interop_threads set_num_threads set_num_interop_threads
+        seed input help
+    """,
 }
 WHY = {name: why for why, names in REASONS.items() for name in names.split()}
+EVERYDAY = ("seed", "input", "help")  # a file may call something of its own so
+# Objects without underscores lead from one of these types to the others, and to all globals.
+INNER = (
+    *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType),
+    *(types.FrameType, types.TracebackType, types.CodeType),
+)
+OF_INNER = ("gi_", "cr_", "ag_", "f_", "tb_", "co_")
 # Any other name with underscores around it may lead to frames, globals or the file itself.
 PLAIN = ("__all__", "__class__", "__doc__", "__init__", "__name__", "__post_init__")
 STARRED = "clipnoise.methods.base"  # all names of this module may be imported at once
@@ -167,6 +179,7 @@ def _plain(module: str, name: str) -> bool:
 def _leading() -> Collection[str]:
     """Return the attributes by which what a file may import leads to modules that it may not."""
     found, kept = {*LEADING.split()}, {*dir(Tensor), *dir(dict)}
+    found |= {name for kind in INNER for name in dir(kind) if name.startswith(OF_INNER)}
     for place in ALLOWED.split():
         module = import_module(place)
         found |= {name for name, value in vars(module).items() if _leads(value)}
@@ -213,7 +226,8 @@ def _names(tree: ast.Module, bound: Collection[str]) -> Iterator[tuple[int, str]
             line: int = getattr(node, "lineno", 0)
             own = PLAIN if name.startswith("__") else bound
             hidden = name.startswith("_") and name not in own
-            if name in WHY:
+            its_own = name in EVERYDAY and name in bound and isinstance(node, ast.Name)
+            if name in WHY and not its_own:
                 yield line, f"{WHY[name]} ({name})"
             elif hidden or (name in _leading() and not isinstance(node, ast.Name)):
                 yield line, f"reaches {ast.unparse(node) if isinstance(node, ast.expr) else name}"

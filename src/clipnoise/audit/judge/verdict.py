@@ -77,6 +77,7 @@ NOT_CHECKED = (
     "digits, and a network with an embedding, a convolution and dropout",
     "samplers other than Poisson, correlated noise, micro-batches, and GPUs",
     "how long a step takes, which could tell something of the data",
+    "runs that stop and go on from a checkpoint",
 )
 
 
@@ -319,7 +320,8 @@ def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
 
     The ordinary process trains each run as `clipnoise train` would, the first one twice. Here the
     query and the update are asked in two processes, so that the update knows what was released and
-    nothing else. Every parameter must be the same bit for bit at every step.
+    nothing else. Every parameter, and all that a checkpoint would hold, must be the same bit for
+    bit at every step.
     """
     method = remote_method(judged.result.method, judged.options, judged.alone, judged.together)
     runs = [_drawn(ranges) for ranges in trained]

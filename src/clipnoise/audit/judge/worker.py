@@ -5,6 +5,7 @@ Nothing that it says is believed without a check: see `clipnoise.audit.judge.ver
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -199,8 +200,9 @@ def trajectory(subject: Subject, cache: Path, **settings: Any) -> list[torch.Ten
         settings: of the run, as `run_spec` takes them; σ among them.
 
     Returns:
-        θ before the first step and after each, up to one that is not finite; where the model is
-        measured, followed by its parameters and by losses and accuracies.
+        θ before the first step and after each, up to one that is not finite, followed by a digest
+        of all that a checkpoint would hold; where the model is measured, also by its parameters and
+        by losses and accuracies.
     """
     spec, clock = run_spec(subject, **settings), Clock()
     sigma = settings["noise_multiplier"]
@@ -208,12 +210,22 @@ def trajectory(subject: Subject, cache: Path, **settings: Any) -> list[torch.Ten
     due, found = spec.evaluation_steps(), []
     with suppress(DivergenceError):
         for t in chain([0], training.steps(clock)):
-            found.append(training.state.theta)
+            found.append(torch.cat([training.state.theta, remembered(training.state)]))
             if t in due:
                 metrics = vars(training.evaluate(t, None, clock))
                 measured = torch.tensor([metrics[name] for name in MEASURED]).nan_to_num()
-                found[-1] = torch.cat([training.state.theta, training.engine.flat.theta, measured])
+                found[-1] = torch.cat([found[-1], training.engine.flat.theta, measured])
     return found
+
+
+def remembered(state: State) -> torch.Tensor:
+    """Return 16 numbers that follow from all that a method remembers: its memory may be read."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.get_state().items()):
+        shown = value.detach().cpu().contiguous()
+        digest.update(f"{name} {shown.dtype} {tuple(shown.shape)}".encode())
+        digest.update(shown.numpy().tobytes())
+    return torch.tensor(list(digest.digest()[:16])).to(state.theta)
 
 
 def frames(error: BaseException) -> list[tuple[str, int]]:
