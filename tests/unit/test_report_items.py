@@ -187,7 +187,7 @@ def test_the_documentation_lists_every_key_with_its_type_and_default(section: st
     ("kind", "words"),
     [
         (Annotated[int, Gt(0)] | None, "integer > 0"),
-        (Annotated[float, Ge(0), Lt(1)], "number ≥ 0 < 1"),
+        (Annotated[float, Ge(0), Lt(1)], "number ≥ 0 and < 1"),
         (tuple[Annotated[float, Gt(0)], ...], "numbers > 0"),
         (Literal["each", "best"], "`each`, `best`"),
         (Literal["a"] | tuple[Literal["a"], ...], "one or more of `a`"),
