@@ -104,7 +104,7 @@ MISTAKES = {
     LION.read_text().replace(LAST, "return direction[:1]"): "update must return",
     LION.read_text().replace(LAST, "return 1 / 0"): "ZeroDivisionError",
     LION.read_text().replace('id = "my-dp-lion"', ""): "it needs an id",
-    LION.read_text() + "from clipnoise.core.clipping import OwnClipRule": "mine.py:35: clip rules",
+    LION.read_text() + "from clipnoise.core.clipping import OwnClipRule": "mine.py:33: clip rules",
     "from clipnoise.privacy.noise import OwnNoise\n": "mine.py:1: clip rules and kinds of noise",
 }
 SOON = ("invalid syntax", "update must return")  # of a file that is read, and of one that is run
