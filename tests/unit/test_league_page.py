@@ -491,7 +491,7 @@ def test_the_page_says_where_half_of_the_searches_end_at_one_end_of_their_range(
     said = "task5 (ε = 3), at least half of the searches of DP-SGD chose a learning rate in an ou"
     assert said in league_page(findings, PLANNED)
     said = (
-        "In 6 settings, 6 of those 6 among them, a wider range of learning rates might help DP-SGD."
+        "In 6 settings, including 6 of those 6, a wider range of learning rates might help DP-SGD."
     )
     assert answer(findings, dict.fromkeys(tasks, "")).endswith(f" {said}")
     unknown = LeagueFindings(findings.tasks)

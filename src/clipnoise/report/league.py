@@ -251,14 +251,14 @@ class LeagueFindings:
         return confirmations(self.tasks)
 
     @cached_property
-    def screened(self) -> dict[str, list[str]]:
-        """The labels of the private methods that each confirmed task with a screen has screened."""
+    def screened(self) -> dict[str, int]:
+        """How many private methods each confirmed task that has a screen has screened."""
         found = {}
         for task, confirmed in self.confirmed.items():
             runs = self.tasks[task]
             screen = runs[runs["epsilon"].notna() & ~runs["panel"].isin(set(confirmed["panel"]))]
             if len(screen):
-                found[task] = list(dict.fromkeys(screen["label"]))
+                found[task] = int(screen["label"].nunique())
         return found
 
     @cached_property

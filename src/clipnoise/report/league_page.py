@@ -98,7 +98,7 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
     if len(found.limited):
         out = {*_of(found.without_baseline)}
         both = len(out & {*_of(found.limited)})
-        among = f", {both} of those {len(out)} among them," if both else ""
+        among = f", including {both} of those {len(out)}," if both else ""
         said.append(
             f"In {count(len(found.limited), 'setting')}{among} a wider range of learning rates "
             f"might help {base}."
@@ -109,9 +109,10 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
 def _compared(found: LeagueFindings) -> str:
     """Return in words how many private methods a task has screened, if any, and confirmed."""
     confirmed = [len(_private(runs)) for runs in found.confirmed.values()]
-    screened = [len(labels) for labels in found.screened.values()]
-    tried = f"{_from_to(screened)} methods screened and " if screened else ""
-    return f"{tried}{_from_to(confirmed)}{'' if screened else ' methods'} confirmed"
+    if not found.screened:
+        return f"{_from_to(confirmed)} methods confirmed"
+    screened = _from_to(found.screened.values())
+    return f"{screened} methods screened and {_from_to(confirmed)} confirmed"
 
 
 def _from_to(numbers: Collection[int]) -> str:
@@ -122,11 +123,10 @@ def _from_to(numbers: Collection[int]) -> str:
 def _on_average(found: LeagueFindings) -> str:
     """Return in a sentence which gains on a task are shown by what the tasks say together."""
     shown = _above({(one.epsilon, one.method): found.together(one) for one in found.estimated})
-    return (
-        f"On average over tasks, {'' if shown else 'no '}simultaneous 95% "
-        f"{'intervals show' if shown else 'interval shows'} a gain over {found.track.called}"
-        f"{shown and ' '}{shown}."
-    )
+    gain = f"a gain over {found.track.called}"
+    if not shown:
+        return f"On average over tasks, no simultaneous 95% interval shows {gain}."
+    return f"On average over tasks, simultaneous 95% intervals show {gain} {shown}."
 
 
 def _by_themselves(found: LeagueFindings) -> Iterator[str]:

@@ -159,27 +159,26 @@ def examples_of(data: object, name: str) -> Examples:
     if isinstance(examples, DatasetExamples):
         with _global_streams():
             _check_item(examples.dataset[0], name)
-            first = _joined([examples.dataset[place] for place in range(min(FIRST, len(examples)))])
+        first = examples.take(slice(FIRST))
     else:
         first = examples.take(slice(None))
-    if isinstance(examples, DatasetExamples):
-        _check_order(examples, name)
     for part, values in zip(("inputs", "targets"), first, strict=True):
         for one in tensors_of(values):
             _check_finite(one, f"{name}: {part}")
+    if isinstance(examples, DatasetExamples):
+        _check_order(examples, first, name)
     return examples
 
 
-def _check_order(examples: DatasetExamples, name: str) -> None:
-    """Refuse a dataset whose items depend on which items were fetched before them.
+def _check_order(examples: DatasetExamples, first: tuple[Inputs, Tensor], name: str) -> None:
+    """Refuse a dataset whose first items are others when they are fetched in another order.
 
     Otherwise whether one example is in a batch would change the others.
     """
-    places = torch.arange(min(FIRST, len(examples)))
-    here, turned = examples.take(places), examples.take(places.flip(0))
-    for values, others in zip(here, turned, strict=True):
+    turned = examples.take(torch.arange(len(first[1])).flip(0))
+    for values, others in zip(first, turned, strict=True):
         for one, other in zip(tensors_of(values), tensors_of(others), strict=True):
-            if not torch.allclose(one, other.flip(0), 0, 0, equal_nan=True):
+            if not torch.equal(one, other.flip(0)):
                 raise UserError(
                     f"{name}: an item is another one when it is fetched again after others, so one "
                     "example would change the others in its batch. Draw what is random in an item "

@@ -63,7 +63,7 @@ REASONS = {
 }
 WHY = {name: why for why, names in REASONS.items() for name in names.split()}
 EVERYDAY = ("seed", "input", "help")  # a file may call something of its own so
-# Objects without underscores lead from one of these types to the others, and to all globals.
+# Names without underscores lead from one of these types to the next, and so to all globals.
 INNER = (
     *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType),
     *(types.FrameType, types.TracebackType, types.CodeType),
