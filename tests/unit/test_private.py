@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -722,6 +723,31 @@ def test_a_network_that_draws_from_python_or_numpy_ends_the_training(
     training = start(network(SkipsAtRandom(draw)))
     with pytest.raises(UserError, match="the global stream of Python or NumPy"):
         next(iter(training))
+
+
+def test_a_loss_that_draws_from_python_ends_the_training() -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        random.random()
+        return LOSS(outputs, targets)
+
+    taken = iter(start(loss=loss))
+    with pytest.raises(UserError, match="the global stream of Python or NumPy"):
+        for _ in range(2):  # the first step may import a module
+            next(taken)
+
+
+def test_a_library_may_draw_as_a_step_imports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rich, which scikit-learn imports when it is first asked for a metric, draws so."""
+    (tmp_path / "draws_as_it_is_imported.py").write_text("import random\n\nrandom.random()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    names: list[str] = []
+    training = start(network(SkipsAtRandom(lambda: len([import_module(name) for name in names]))))
+    names.append("draws_as_it_is_imported")
+    before = random.getstate()
+    assert next(iter(training)) == 1
+    assert random.getstate() != before
 
 
 def test_a_loop_may_draw_from_python_and_numpy_between_steps() -> None:

@@ -199,34 +199,26 @@ def _train(
     *,
     cache: Path,
     weights: Path,
-    on_metrics: Callable[[Metrics], None] = lambda metrics: None,
     **settings: Any,
 ) -> Outcome:
     """Train as `train` does, and refuse a network that lets one example reach another.
 
     Args:
-        spec, cache, weights, on_metrics, settings: as for `train`.
+        spec, cache, weights, settings: as for `train`.
 
     Raises:
-        UserError: the network notices padding, or something drew from a global random stream.
+        UserError: the network notices padding, or draws from a global random stream.
     """
     from clipnoise.gradients.padding import check_padding
     from clipnoise.run.setup import build_network, load_data
-    from clipnoise.run.streams import GlobalStreams
+    from clipnoise.run.streams import networks_watched
     from clipnoise.run.train import train
 
     vocabulary = spec.dataset.signature.vocabulary
     if vocabulary is not None:
         check_padding(build_network(spec, weights), load_data(spec, cache).train, vocabulary)
-    streams = GlobalStreams()
-
-    def note(metrics: Metrics) -> None:
-        streams.require_unchanged()
-        on_metrics(metrics)
-
-    outcome = train(spec, cache=cache, weights=weights, on_metrics=note, **settings)
-    streams.require_unchanged()
-    return outcome
+    with networks_watched():
+        return train(spec, cache=cache, weights=weights, **settings)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ from clipnoise.run.published import PublishedModel, publish, tensors_of
 from clipnoise.run.ranks import from_environment, send_state
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.setup import Material, exact_arithmetic, named_device
-from clipnoise.run.streams import GlobalStreams
+from clipnoise.run.streams import GlobalStreams, networks_watched
 from clipnoise.run.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -341,8 +341,9 @@ class PrivateTraining:
             self._network.require_unchanged()
             self._trainer.engine.network.train()
             streams = GlobalStreams()
-            done = next(steps, None)
-            streams.require_unchanged()
+            with networks_watched():
+                done = next(steps, None)
+            streams.require_unchanged()  # by its loss and its method, too
             if done is None:
                 return
             self._show()
