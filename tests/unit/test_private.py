@@ -730,10 +730,8 @@ def test_a_loss_that_draws_from_python_ends_the_training() -> None:
         random.random()
         return LOSS(outputs, targets)
 
-    taken = iter(start(loss=loss))
     with pytest.raises(UserError, match="the global stream of Python or NumPy"):
-        for _ in range(2):  # the first step may import a module
-            next(taken)
+        list(start(loss=loss))
 
 
 def test_a_library_may_draw_as_a_step_imports_it(
