@@ -522,7 +522,15 @@ REMEMBERED = {
             before=KEEPS,
         ),
         {"processes"},
-    )
+    ),
+    "the clean mean once a run was resumed": (
+        method(
+            "BEGUN.append(state.step)\n" + kept_if("BEGUN[0] > 1").strip(),
+            query="Bad()",
+            before=KEEPS + "\nBEGUN = []\n",
+        ),
+        {"processes"},
+    ),
 }
 PLANTED |= DECLARED | DONE | REMEMBERED
 

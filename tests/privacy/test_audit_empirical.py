@@ -17,6 +17,7 @@ from clipnoise.audit.mistakes import crossing
 from clipnoise.audit.subject import subject
 from clipnoise.core.clipping import Clipping
 from clipnoise.data.digits import Digits
+from clipnoise.errors import UserError
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.noise.banded import BandedNoise
@@ -104,8 +105,13 @@ def test_under_replacement_the_claim_is_nominal(cache: Path) -> None:
 
 
 def test_a_method_that_claims_nothing_is_not_audited(cache: Path) -> None:
-    with pytest.raises(ValueError, match="no claim"):
+    with pytest.raises(UserError, match="^adadps-ideal: makes no claim"):
         audit(subject("adadps-ideal"), cache, QUICK)
+
+
+def test_there_are_no_more_canaries_than_parameters(cache: Path) -> None:
+    with pytest.raises(UserError, match="one for each of 650 parameters, not 651"):
+        audit(subject("dp-sgd"), cache, replace(QUICK, canaries=651))
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -150,6 +150,13 @@ def test_an_honest_loop_on_tokens_is_not_refuted_and_what_halves_add_is_compared
     assert {each.name for each in result.checks} >= {"apart", "sensitivity"}
 
 
+def test_inputs_may_be_mappings_of_any_length_and_targets_text() -> None:
+    result = judge_loop(claim(), token_loops.Texts(), token_loops.texts(), level="quick")
+    assert not result.refuted_by
+    assert {each.name for each in result.checks} >= {"sensitivity", "noise"}
+    assert "a model of inputs like those" in skipped(result)["canaries"]
+
+
 @pytest.mark.quick(mistake=list(token_loops.MISTAKES)[:1])
 @pytest.mark.parametrize("mistake", token_loops.MISTAKES, ids=lambda kind: kind.__name__)
 def test_a_mistake_on_tokens_is_refuted(mistake: type[token_loops.Tokens]) -> None:

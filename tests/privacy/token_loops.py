@@ -69,6 +69,26 @@ class Tokens(Plain):
                 part -= self.learning_rate * step.view_as(part)
 
 
+LABELS = ("a", "b", "c")[:CLASSES]
+
+
+def texts() -> list[tuple[dict[str, Tensor], str]]:
+    """Return sequences of several lengths in mappings, with the names of their classes."""
+    return [
+        ({"ids": tokens[: 2 + index % 3]}, LABELS[int(target)])
+        for index, (tokens, target) in enumerate(sentences())
+    ]
+
+
+class Texts(Tokens):
+    """Pads the sequences, and numbers the classes, as it takes a batch."""
+
+    def taken(self, data: Any, places: list[int]) -> tuple[Tensor, Tensor]:
+        items = [data[place] for place in places]
+        padded = nn.utils.rnn.pad_sequence([x["ids"] for x, _ in items], batch_first=True)
+        return padded, torch.tensor([LABELS.index(y) for _, y in items])
+
+
 class SmallGradients(Tokens):
     """Releases sums of gradients that are far smaller than the clip norm."""
 

@@ -63,6 +63,11 @@ def test_a_command_that_is_gone_names_the_one_that_does_its_work(
     assert "`clipnoise mlflow-sync --study FILE`" in capsys.readouterr().err
 
 
+def test_means_are_those_of_one_study(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mlflow-sync", "--runs", "runs.parquet"]) == 2
+    assert "--runs: is of one study, and --study names 0" in capsys.readouterr().err
+
+
 def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     for words, wrong, right in [
         (["repaly"], "repaly", "replay"),

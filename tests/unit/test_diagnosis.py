@@ -223,6 +223,23 @@ def test_the_study_repeats_the_private_runs_and_changes_one_thing_each(folder: P
     assert len(sigmas) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "report"),
+    [
+        ("tiny", "reports/tiny-diagnosis/report.pdf"),
+        ("paper/tiny", "reports/paper/tiny-diagnosis.pdf"),
+    ],
+)
+def test_it_prints_the_report_that_runs_the_study(
+    name: str, report: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "workflow" / "studies" / "paper").mkdir()
+    (folder / "workflow" / "studies" / "paper" / "tiny.yaml").write_text(STUDY)
+    words = ["diagnose", name, "--config", str(folder / "config.yaml"), "--epsilon", "8"]
+    assert clipnoise([*words, "--method", "Adam"]) == 0
+    assert f"snakemake --cores all {report}\n" in capsys.readouterr().out
+
+
 def test_what_is_tuned_takes_the_chosen_value_and_is_needed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from tracked import STUDY, counts, curve, expected_curve, finish, note_some, sho
 from clipnoise.run.spec import RunSpec
 from clipnoise.tracking import MeansTable, Membership, note, read_notes, sync
 from clipnoise.tracking.store import connect, notes_path, tracking_uri
+from clipnoise.tracking.view import flatten
 
 
 def plan(results: Path, run: RunSpec, **fields: Any) -> None:
@@ -34,6 +36,14 @@ def test_what_a_folder_notes_adds_up(results: Path) -> None:
     assert found.runs[first.hash] == Membership(study=STUDY)
     assert found.runs[second.hash].panel == "main"
     assert found.descriptions == {STUDY: "What it asks.", "other": "Another."}
+
+
+def test_those_who_note_at_once_lose_nothing(results: Path) -> None:
+    names = [f"run {i}" for i in range(60)]
+    with ThreadPoolExecutor(6) as several:
+        list(several.map(lambda name: note(results, {name: Membership()}), names))
+    assert {*names} <= read_notes(results).runs.keys()
+    assert not list(results.glob("*.lock"))
 
 
 def test_sync_shows_what_the_files_say(results: Path) -> None:
@@ -99,6 +109,23 @@ def test_a_diverged_run_stands_out_with_its_reason(results: Path) -> None:
     assert "step 150" in found.data.tags["reason"]
     assert "test_accuracy" in found.data.metrics
     assert "final/test_accuracy" not in found.data.metrics  # or means over seeds would count it
+
+
+def test_names_that_mlflow_does_not_take_are_shown_all_the_same(results: Path) -> None:
+    """Those of columns become one value; those of studies lose the characters."""
+    run = spec()
+    record(results, run)
+    plan(results, run, study="toy (smoke)", studies=("toy (smoke)",))
+    sync(results)
+    plan(results, run, study="toy (smoke)", studies=("toy (smoke)", "other (smoke)"))
+    assert counts(sync(results)) == {"retagged": 1}
+    (found,) = shown(results)
+    assert found.data.tags["study"] == "toy (smoke)"
+    assert {"study.toy smoke", "study.other smoke"} <= found.data.tags.keys()
+    columns = {"Age (years)": {"range": [0, 120]}, "sex": {"categories": ["f", "m"]}}
+    assert dict(flatten({"columns": columns, "name": "a"})) == {
+        "columns": json.dumps(columns), "name": "a",
+    }  # fmt: skip
 
 
 def test_another_study_changes_tags_but_rewrites_no_run(results: Path) -> None:

@@ -157,10 +157,10 @@ def observe(
         by releases, of shape (k, m), those by final parameters, and the coins, of shape (m,).
 
     Raises:
-        ValueError: the method claims nothing.
+        UserError: the method claims nothing, or there are more canaries than parameters.
     """
     if not subject.method.private:
-        raise ValueError(f"{subject.method.id} makes no claim that an audit could refute")
+        raise UserError(f"{subject.method.id}: makes no claim that an audit could refute.")
     spec = _spec(subject, settings)
     target = spec.budget
     assert target is not None
@@ -197,7 +197,10 @@ def _one_run(
     method, draw = subject.method, torch.Generator().manual_seed(10**6 + spec.seed)
     run, recorder = recorded_run(subject, spec, cache, sigma)
     coin = torch.rand(m, generator=draw) < 0.5
-    places = torch.randperm(len(method.query.of.vector(run.state.theta)), generator=draw)[:m]
+    d = len(method.query.of.vector(run.state.theta))
+    if m > d:
+        raise UserError(f"canaries: must be at most one for each of {d} parameters, not {m}.")
+    places = torch.randperm(d, generator=draw)[:m]
     replaced = method.query.adjacency == "replace"
     engine = CanaryEngine(run.engine, coin, places, replaced=replaced)
     users = spec.dataset.user_unit() is not None

@@ -46,6 +46,8 @@ def mlflow_sync(
     With --out, the outcome is written there and the exit code is 0, so that a workflow finishes
     without its tracking server.
     """
+    if runs is not None and len(study) != 1:
+        raise UserError(f"--runs: is of one study, and --study names {len(study)}. Name that one.")
     planned = [load_study(path, scale, secure_noise=secure_noise) for path in study]
     if planned:
         known = read_notes(results).runs

@@ -310,7 +310,7 @@ def diagnose(
     print(out)
     if not out.absolute().is_relative_to((root / "workflow" / "studies").absolute()):
         print(f"List {out} under studies in config.yaml.")
-    print(f"Run it: snakemake --cores all reports/{load_study(out).name}/report.pdf")
+    print(f"Run it: snakemake --cores all {plan.report(load_study(out).name)}")
 
 
 @options.command()

@@ -6,7 +6,7 @@ import getpass
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,20 @@ class Notes:
     descriptions: Mapping[str, str] = field(default_factory=dict)
     ranked_by: Mapping[str, str] = field(default_factory=dict)
 
+    def with_more(
+        self,
+        runs: Mapping[str, Membership],
+        descriptions: Mapping[str, str],
+        ranked_by: Mapping[str, str],
+    ) -> Notes:
+        """Return these notes with more beside them."""
+        return Notes(
+            self.owner,
+            {**self.runs, **runs},
+            {**self.descriptions, **descriptions},
+            {**self.ranked_by, **ranked_by},
+        )
+
 
 def read_notes(results: Path) -> Notes:
     """Read the notes of a results folder; start empty where there are none or they are damaged."""
@@ -83,14 +97,15 @@ def note(
     Raises:
         UserError: the folder cannot be written.
     """
+    added = (runs or {}, descriptions or {}, ranked_by or {})
     before = read_notes(results)
-    noted = Notes(
-        before.owner,
-        {**before.runs, **(runs or {})},
-        {**before.descriptions, **(descriptions or {})},
-        {**before.ranked_by, **(ranked_by or {})},
-    )
-    if noted != before or not notes_path(results).exists():
+    noted = before.with_more(*added)
+    if noted == before and notes_path(results).exists():
+        return noted
+    with ExitStack() as held:
+        with suppress(OSError):  # a file system without locks; writing says what else is wrong
+            held.enter_context(locked(results / ".mlflow.json.lock"))
+        noted = read_notes(results).with_more(*added)  # another process may have added to it
         write_json(notes_path(results), asdict(noted))
     return noted
 

@@ -33,6 +33,7 @@ UNPLANNED = "unplanned"
 LOG = "run.log"
 ARTEFACTS = (SPEC, SUMMARY, "metrics.csv", LOG)
 LARGEST_ARTEFACT = 5_000_000  # bytes
+NOT_TAKEN = re.compile(r"[^\w/.\- :]")  # in the name of a param or a tag
 SPENT = ("epsilon", "epsilon_target", "delta", "noise_multiplier")
 SECTIONS = {  # curves that are not of losses and accuracies
     "epsilon": "privacy/epsilon_by_step",
@@ -83,7 +84,10 @@ def planned_view(
     dataset, budget = spec["dataset"]["id"], budget_label(spec)
     tags = {
         "study": membership.study,
-        **{f"study.{name}": "yes" for name in (membership.study, *membership.studies)},
+        **{
+            f"study.{NOT_TAKEN.sub('', name)}": "yes"
+            for name in (membership.study, *membership.studies)
+        },
         "panel": membership.panel or "",
         "method": method,
         "label": label,
@@ -265,9 +269,13 @@ def _finite(value: Any) -> float | None:
 
 
 def flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield nested values as the params of a run, such as `method.learning_rate`, as text."""
+    """Yield nested values as the params of a run, such as `method.learning_rate`, as text.
+
+    A mapping stays one value, as JSON, if MLflow does not take a name in it: a column of a table
+    may be called anything.
+    """
     for name, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and not any(map(NOT_TAKEN.search, value)):
             yield from flatten(value, f"{prefix}{name}.")
         elif value is not None:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

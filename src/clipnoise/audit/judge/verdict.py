@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -65,6 +65,7 @@ TRAINED: tuple[Ranges, ...] = (
     },
     {"expected_batch_size": (256, 1296), "steps": (6, 8), "evaluations": (1, 8)},
 )
+RESUMED = 1  # which of them is resumed, too
 SHORT = ({**TRAINED[0], "steps": (48, 60)}, *TRAINED[1:])  # of a control
 QUICK = Settings(runs=10)  # of the audit of a control
 CLAIMED = (1.0, 2.0, 4.0)  # σ of the examples of what may be claimed
@@ -77,7 +78,7 @@ NOT_CHECKED = (
     "digits, and a network with an embedding, a convolution and dropout",
     "samplers other than Poisson, correlated noise, micro-batches, and GPUs",
     "how long a step takes, which could tell something of the data",
-    "runs that stop and go on from a checkpoint",
+    "runs that are resumed more than once",
 )
 
 
@@ -178,12 +179,16 @@ class Judged:
     def __post_init__(self) -> None:
         self.together = Process(self.file)
         self.alone = Process(self.file, {"USER": "nobody", "TZ": "UTC"}, ("--cores", "1"))
-        self.ordinary = Process(self.file, {"TERM": "xterm"}, ("train", "--spec", "run.yaml"))
+        self.ordinary = self.another()
+
+    def another(self) -> Process:
+        """Return another process that trains as any run does."""
+        return Process(self.file, {"TERM": "xterm"}, ("train", "--spec", "run.yaml"))
 
     @property
-    def asked(self) -> list[str]:
-        """The method, as a process is asked for it."""
-        return [self.result.method, self.options, ""]
+    def training(self) -> dict[str, object]:
+        """The method and its data, as a process is asked to train with it."""
+        return {"method": [self.result.method, self.options, ""], "cache": str(self.cache)}
 
     def close(self) -> None:
         """End the processes."""
@@ -292,7 +297,7 @@ def _attack(judged: Judged, method: Method, *, whole: bool) -> None:
             result.empirical = _empirical(judged, Subject(method), whole=whole)
         if whole and method.private:
             result.claim = _claim(method)
-            cost = judged.ordinary.ask("cost", method=judged.asked, cache=str(judged.cache))
+            cost = judged.ordinary.ask("cost", **judged.training)
             result.cost = parse(Cost, cost, key="cost")
         _libraries(judged)
     except (RefusedError, UserError, RuntimeError, ValueError) as error:
@@ -316,51 +321,79 @@ def _libraries(judged: Judged) -> None:
 
 
 def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
-    """Train in one ordinary process, and here with a method that never sees anything private.
+    """Train in ordinary processes, and here with a method that never sees anything private.
 
-    The ordinary process trains each run as `clipnoise train` would, the first one twice. Here the
-    query and the update are asked in two processes, so that the update knows what was released and
-    nothing else. Every parameter, and all that a checkpoint would hold, must be the same bit for
-    bit at every step.
+    One process trains each run as `clipnoise train` would, the first one twice, and another one
+    resumes a run. Here the query and the update are asked in two processes, so that the update
+    knows what was released and nothing else. Every parameter, and all that a checkpoint would
+    hold, must be the same bit for bit at every step.
     """
     method = remote_method(judged.result.method, judged.options, judged.alone, judged.together)
     runs = [_drawn(ranges) for ranges in trained]
+    stop = secrets.SystemRandom().randint(1, int(runs[RESUMED]["steps"]) - 1)
     problems: list[str] = []
     expected: dict[int, list[Tensor]] = {}
+    saved: dict[str, Tensor] = {}
     for number, again in ((0, ""), (1, ""), (2, ""), (0, ", repeated,")):
         run = runs[number]
-        size, where = run["expected_batch_size"], str(judged.cache)
         try:
-            found = judged.ordinary.ask("train", method=judged.asked, cache=where, **run)
+            found = judged.ordinary.ask("train", **judged.training, **run)
         except (RefusedError, UserError):
             if not problems:
                 raise
             break  # what an earlier run has shown stands
         try:
             if number not in expected:
-                expected[number] = trajectory(Subject(method), judged.cache, **run)
+                expected[number] = []
+                for shown, training in trajectory(Subject(method), judged.cache, **run):
+                    if (number, training.state.step) == (RESUMED, stop):
+                        saved = training.get_state()
+                    expected[number].append(shown)
         except UserError as error:
             problems.append(
-                f"an ordinary run at B = {size} trains, but one in which "
+                f"an ordinary run at B = {run['expected_batch_size']} trains, but one in which "
                 f"the update is told nothing but what was released fails: {error}"
             )
             break
-        pairs = zip_longest(found, expected[number], fillvalue=torch.zeros(0))
-        off = [t for t, (one, other) in enumerate(pairs) if not torch.equal(one, other)]
-        if off:
-            problems.append(
-                f"a run at B = {size}{again} takes another step {off[0]} "
-                "than one in which the update is told nothing but what was released"
-            )
+        problems += _differences(run, again, found, expected[number])
+    if saved and not problems:  # a run that has diverged before is not resumed
+        with closing(judged.another()) as process:
+            found = process.ask("train", **judged.training, **runs[RESUMED], saved=saved)
+        said = f", resumed after step {stop},"
+        problems += _differences(runs[RESUMED], said, found, expected[RESUMED][stop:], stop)
     steps = sum(len(states) - 1 for states in expected.values())
     held = f"the same bit for bit in {steps} steps, whether or not private data are in reach"
     judged.result.note("processes", problems, held)
 
 
-def _drawn(ranges: Ranges) -> dict[str, float]:
+def _differences(
+    run: Mapping[str, float],
+    how: str,
+    found: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    begun: int = 0,
+) -> list[str]:
+    """Say at which step what a run shows first differs from what was expected, if it does.
+
+    Args:
+        run: its settings.
+        how: it was trained, in words.
+        found, expected: what `trajectory` shows, from the step on after which the run began.
+        begun: that step.
+    """
+    pairs = zip_longest(found, expected, fillvalue=torch.zeros(0))
+    off = [t for t, (one, other) in enumerate(pairs, begun) if not torch.equal(one, other)]
+    return [
+        f"a run at B = {run['expected_batch_size']}{how} takes another step {t} "
+        "than one in which the update is told nothing but what was released"
+        for t in off[:1]
+    ]
+
+
+def _drawn(ranges: Ranges) -> dict[str, Any]:
     """Return the settings of a run, as `run_spec` takes them."""
     draw = secrets.SystemRandom()
-    settings: dict[str, float] = {name: draw.randint(*ends) for name, ends in ranges.items()}
+    settings: dict[str, Any] = {name: draw.randint(*ends) for name, ends in ranges.items()}
     return {**settings, "noise_multiplier": draw.uniform(0.3, 8.0), "seed": secrets.randbits(31)}
 
 

@@ -55,7 +55,9 @@ KINDS: Mapping[Any, Callable[..., Any]] = {
     LocalTraining: LocalTraining,
 }
 NAMED = {kind.__name__: make for kind, make in KINDS.items()}
-DTYPES = {str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.bool)}
+DTYPES = {
+    str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool)
+}
 
 
 def pack(message: Any) -> bytes:

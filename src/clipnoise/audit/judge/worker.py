@@ -145,8 +145,8 @@ class Worker:
         return {"found": found, "state": state}
 
     def ask_train(self, method: list[str], cache: str, **run: Any) -> list[torch.Tensor]:
-        """Train as any run does, all in this process, and return what `trajectory` does."""
-        return trajectory(Subject(self.method(*method)), Path(cache), **run)
+        """Train as any run does, all in this process, and return what `trajectory` shows."""
+        return [shown for shown, _ in trajectory(Subject(self.method(*method)), Path(cache), **run)]
 
     def ask_cost(self, method: list[str], cache: str) -> dict[str, object]:
         """Return what a step costs: the values of `Cost`.
@@ -191,31 +191,40 @@ class Worker:
         return changed(self.before, self.modules)
 
 
-def trajectory(subject: Subject, cache: Path, **settings: Any) -> list[torch.Tensor]:
+def trajectory(
+    subject: Subject,
+    cache: Path,
+    *,
+    saved: Mapping[str, torch.Tensor] | None = None,
+    **settings: Any,
+) -> Iterator[tuple[torch.Tensor, Run]]:
     """Train as every run does, so that a method is asked the same, in the same order.
 
     Args:
         subject: the method.
         cache: the folder of prepared datasets.
+        saved: where the run goes on, as its checkpoint has it; None starts from the beginning.
         settings: of the run, as `run_spec` takes them; σ among them.
 
-    Returns:
+    Yields:
         θ before the first step and after each, up to one that is not finite, followed by a digest
-        of all that a checkpoint would hold; where the model is measured, also by its parameters and
-        by losses and accuracies.
+        of all that a checkpoint would hold of the method; where the model is measured, also by its
+        parameters and by losses and accuracies. Beside it the run, as it is then.
     """
     spec, clock = run_spec(subject, **settings), Clock()
     sigma = settings["noise_multiplier"]
     training = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
-    due, found = spec.evaluation_steps(), []
+    if saved is not None:
+        training.set_state(saved)
+    due = spec.evaluation_steps()
     with suppress(DivergenceError):
-        for t in chain([0], training.steps(clock)):
-            found.append(torch.cat([training.state.theta, remembered(training.state)]))
+        for t in chain([training.state.step], training.steps(clock)):
+            shown = torch.cat([training.state.theta, remembered(training.state)])
             if t in due:
                 metrics = vars(training.evaluate(t, None, clock))
                 measured = torch.tensor([metrics[name] for name in MEASURED]).nan_to_num()
-                found[-1] = torch.cat([found[-1], training.engine.flat.theta, measured])
-    return found
+                shown = torch.cat([shown, training.engine.flat.theta, measured])
+            yield shown, training
 
 
 def remembered(state: State) -> torch.Tensor:

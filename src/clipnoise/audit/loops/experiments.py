@@ -48,6 +48,19 @@ def shape_of(value: Any) -> Any:
     return ()
 
 
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two inputs or targets are the same, part by part."""
+    if shape_of(one) != shape_of(other):
+        return False
+    if hasattr(one, "shape"):
+        return bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
+    if isinstance(one, Mapping):
+        return all(equal(part, other[key]) for key, part in one.items())
+    if isinstance(one, Sequence) and not isinstance(one, str):
+        return all(map(equal, one, other))
+    return bool(one == other)
+
+
 def scaled(inputs: Any, factor: float) -> Any:
     """Return an input times a factor; token ids and the like stay as they are."""
     return inputs * factor if is_real(inputs) else inputs
@@ -146,7 +159,7 @@ class Experiments:
         found: list[Any] = []
         for index in range(min(len(self.data), 1000)):
             target = self.data[index][1]
-            if not any(torch.equal(torch.as_tensor(target), torch.as_tensor(one)) for one in found):
+            if not any(equal(target, one) for one in found):
                 found.append(target)
             if len(found) == most:
                 break

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -147,12 +149,11 @@ def _losses(model: object, items: list[Item]) -> Tensor | None:
     """Return the loss of each item under a model, or None where it takes no such items."""
     if not callable(model):
         return None
-    inputs = torch.stack([torch.as_tensor(one) for one, _ in items])
-    targets = torch.stack([torch.as_tensor(one) for _, one in items])
     if isinstance(model, nn.Module):
         model.eval()
     with torch.no_grad():
         try:
+            inputs, targets = map(_stacked, zip(*items, strict=True))
             outputs = model(inputs)
         except Exception:  # whatever a model says of an input that it cannot take
             return None
@@ -162,3 +163,7 @@ def _losses(model: object, items: list[Item]) -> Tensor | None:
     if not targets.is_floating_point() and outputs.ndim == 2 and outputs.shape[1] > 1:
         return nn.functional.cross_entropy(outputs, targets.long(), reduction="none")
     return (outputs.reshape(len(items), -1) - targets.reshape(len(items), -1)).square().sum(1)
+
+
+def _stacked(values: Sequence[Any]) -> Tensor:
+    return torch.stack([torch.as_tensor(value) for value in values])
