@@ -105,7 +105,7 @@ def test_under_replacement_the_claim_is_nominal(cache: Path) -> None:
 
 
 def test_a_method_that_claims_nothing_is_not_audited(cache: Path) -> None:
-    with pytest.raises(UserError, match="^adadps-ideal: makes no claim"):
+    with pytest.raises(UserError, match=r"^adadps-ideal: makes no claim"):
         audit(subject("adadps-ideal"), cache, QUICK)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import mlcroissant
@@ -13,7 +14,7 @@ from reporting_data import quickstart, run_row, write_study
 
 from clipnoise.cli import main
 from clipnoise.report import publication
-from clipnoise.report.page import settings
+from clipnoise.report.page import build_page, settings
 from clipnoise.report.records import read_runs
 from clipnoise.studies.columns import PUBLISHED, table, to_csv
 from clipnoise.studies.study import load_study
@@ -55,6 +56,23 @@ def test_of_several_models_of_a_panel_the_page_says_which(published: Path) -> No
     assert {f"{title}, logistic", f"{title}, cnn-small"} <= set(rows["Task"])
     assert study.titles.get("ablation", "ablation") in set(rows["Task"])  # it has one model
     assert not rows.duplicated(["Task", "Method", "ε"]).any()
+
+
+def test_losses_keep_the_digits_that_tell_them_apart(tmp_path: Path) -> None:
+    rows = [
+        run_row(method=method, seed=seed, test_accuracy=math.nan, test_loss=loss + 0.0001 * seed)
+        for method, loss in (("dp-sgd", 0.0231), ("dp-adam", 0.0242))
+        for seed in (1, 2, 3)
+    ]
+    study, runs, _ = write_study(tmp_path, rows)
+    found = settings(load_study(study), read_runs(runs)).set_index("Method")
+    assert found["Test loss"].to_dict() == {"dp-sgd": 0.0233, "dp-adam": 0.0244}
+    assert found["±"].tolist() == [0.0001, 0.0001]
+    assert found.loc["dp-adam", "Δ DP-SGD"] == -0.0011
+    template = Path(__file__).parents[2] / "reports" / "templates" / "page.html"
+    page = build_page(load_study(study), read_runs(runs), template, {})
+    assert "Difference to DP-SGD: test loss" in page
+    assert page.count("value.toFixed(4)") == 5
 
 
 def test_csv_and_parquet_hold_the_same(published: Path) -> None:

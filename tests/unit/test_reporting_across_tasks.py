@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,26 @@ def test_a_figure_survives_diverged_and_missing_runs(kind: Any, tmp_path: Path) 
     assert draw_figure(item_data(kind, runs))
 
 
-def accuracies(folder: Path, levels: dict[str, list[float]], panel: str = "comparison") -> Any:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_method_without_runs_on_a_task_is_marked(kind: Any, tmp_path: Path) -> None:
+    runs = league(tmp_path, datasets=3)
+    assert "/3 tasks" not in draw_figure(item_data(kind, runs)).decode()
+    runs = runs[(runs["method"] != "dp-adam") | (runs["dataset"] != "set-1")]
+    assert draw_figure(item_data(kind, runs)).decode().count("2/3 tasks") == 2  # one for each ε
+
+
+def test_an_interval_without_an_end_is_an_arrow_to_the_edge(tmp_path: Path) -> None:
+    """A quarter of the runs diverged: in many resamples there is no mean."""
+    levels = {"dp-sgd": [0.7, 0.71, 0.72, 0.73], "dp-adam": [None, 0.71, 0.72, 0.73]}
+    runs = accuracies(tmp_path, levels)
+    (ax,) = drawn("interquartile-means", runs).axes
+    (arrow,) = [one for one in ax.texts if one.get_text() == "" and hasattr(one, "arrow_patch")]
+    assert arrow.xy[0] == 0.0
+
+
+def accuracies(
+    folder: Path, levels: Mapping[str, Sequence[float | None]], panel: str = "comparison"
+) -> Any:
     """Return runs on two datasets at ε = 1; the levels of a method are those of its seeds."""
     rows = [
         run_row(

@@ -218,6 +218,7 @@ def test_costs_are_ratios_of_device_time_on_the_same_machine(tmp_path: Path) -> 
     sgd, adam, pmlf = (runs[runs["method"] == name] for name in ("dp-sgd", "dp-adam", "dp-pmlf"))
     assert cost_ratio(adam, sgd) == 1.5  # not 1, the ratio of wall clocks
     assert math.isnan(cost_ratio(pmlf, sgd))  # another machine
+    assert math.isnan(cost_ratio(adam, sgd.assign(cpu_seconds=0.0)))  # too short for its clock
     assert contended(sgd)
     on_gpu = runs.assign(gpu="H100")
     assert cost_ratio(on_gpu[runs["method"] == "dp-adam"], on_gpu[runs["method"] == "dp-sgd"]) == 1

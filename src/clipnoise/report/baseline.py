@@ -139,6 +139,6 @@ def _times(runs: pd.DataFrame) -> dict[tuple[object, ...], float]:
     found: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
     columns = (runs[name] for name in ("status", *RAN_ON))
     for status, *place, time in zip(*columns, device_seconds(runs), strict=True):
-        if status == "completed" and math.isfinite(time):
+        if status == "completed" and math.isfinite(time) and time > 0:  # clocks of processors tick
             found[tuple(place)].append(time)
     return {place: median(times) for place, times in found.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,12 @@ from clipnoise.report.statistics import (
     paired_differences,
     paired_interval,
 )
-from clipnoise.report.tables import NOT_AUDITED, Cell, build_table
+from clipnoise.report.tables import NOT_AUDITED, Cell, build_table, choose_metric
 from clipnoise.studies.status import span
 from clipnoise.studies.study import Study
 
-DIGITS = {"σ": 3, "δ": None}  # of a number in the table, where not two
+DIGITS = {"σ": 3, "δ": None}  # of a number in the table, where not two; None shows what it has
+COMPARED = ("Δ DP-SGD", "low", "high")
 
 
 def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[str, str]) -> str:
@@ -47,11 +48,12 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
         The same text for the same runs.
     """
     rows = settings(study, runs)
+    metrics = {choose_metric(here) for _, here in split(runs, "panel")}
     shown = study_items(study, runs, runs[:0])
     table = rows.drop(columns="_method", errors="ignore").dropna(axis=1, how="all")
     charts = [
         {"title": title, "caption": caption, "specs": [one.to_dict() for one in drawn]}
-        for title, caption, drawn in _charts(shown, rows)
+        for title, caption, drawn in _charts(shown, rows, metrics)
     ]
     page = Environment(autoescape=True).from_string(template.read_text(encoding="utf-8"))
     return page.render(
@@ -61,7 +63,7 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
         charts=charts,
         overviews=[one.item.block(one) for one in shown if isinstance(one.item, OverviewTable)],
         columns=list(table),
-        table=_table(table),
+        table=_table(table, metrics),
         table_code=generate_init_offline_itables_html(itables_options.dt_bundle),
         chart_code=vl_convert.javascript_bundle(),  # type: ignore[call-arg]  # a default is left out
         links=links,
@@ -94,8 +96,8 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
                     ),
                     "Method": row.label,
                     "ε": budget(place[2]).removeprefix("ε = ") if row.private else "none",
-                    metric.heading: _rounded(metric.factor * found.mean, 2),
-                    "±": _rounded(metric.factor * found.deviation, 2),
+                    metric.heading: _in_unit(found.mean, metric),
+                    "±": _in_unit(found.deviation, metric),
                     "Runs": f"{found.n}/{found.planned}",
                     "Diverged": found.diverged,
                     **_compared(cell, column[base] if base else None, metric),
@@ -123,17 +125,32 @@ def _compared(cell: Cell, base: Cell | None, metric: Metric) -> dict[str, float 
         own, other = cell.sample.values, base.sample.values
         differences = paired_differences(own, other, higher_is_better=up)
     found = paired_interval(differences)
-    ends = (_rounded(metric.factor * end, 2) for end in (found.mean, found.low, found.high))
+    ends = [_in_unit(end, metric) for end in (found.mean, found.low, found.high)]
     time = math.nan if base is None else cost_ratio(cell.runs, base.runs)
-    return dict(zip(("Δ DP-SGD", "low", "high", "Time"), (*ends, _rounded(time, 2)), strict=True))
+    return dict(zip((*COMPARED, "Time"), (*ends, _rounded(time, 2)), strict=True))
 
 
 def _rounded(value: float, digits: int) -> float | None:
     return round(float(value), digits) if math.isfinite(value) else None
 
 
-def _table(rows: pd.DataFrame) -> str:
+def _in_unit(value: float, metric: Metric) -> float | None:
+    """Return a value in the unit of its metric, rounded to the digits that reports show."""
+    scaled = metric.factor * value
+    if metric.decimals is None and math.isfinite(scaled):
+        return float(f"{scaled:.4g}")
+    return _rounded(scaled, metric.decimals or 0)
+
+
+def _table(rows: pd.DataFrame, metrics: Collection[Metric]) -> str:
     """Return the table; of a number it holds the value, which the browser rounds to show it."""
+    decimals = {metric.decimals for metric in metrics}
+    alike = decimals.pop() if len(decimals) == 1 else None
+    digits = {
+        **DIGITS,
+        **{metric.heading: metric.decimals for metric in metrics},
+        **dict.fromkeys(("±", *COMPARED), alike),
+    }
     return to_html_datatable(
         rows,
         connected=False,
@@ -143,7 +160,7 @@ def _table(rows: pd.DataFrame) -> str:
         column_filters="header",
         format_floats_in_python=False,
         columnDefs=[
-            {"targets": column, "render": _number(DIGITS.get(str(name), 2))}
+            {"targets": column, "render": _number(digits.get(str(name), 2))}
             for column, name in enumerate(rows)
             if rows[name].dtype.kind == "f"
         ],
@@ -187,7 +204,9 @@ def _origin(runs: pd.DataFrame) -> str:
 # The charts
 
 
-def _charts(shown: Iterable[ItemData], rows: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
+def _charts(
+    shown: Iterable[ItemData], rows: pd.DataFrame, metrics: Collection[Metric]
+) -> Iterator[tuple[str, str, list[Any]]]:
     """Yield title, caption and charts: those of the report's items, and that of all tasks."""
     for data in shown:
         if isinstance(data.item, FigureItem) and (drawn := data.item.charts(data)):
@@ -195,11 +214,11 @@ def _charts(shown: Iterable[ItemData], rows: pd.DataFrame) -> Iterator[tuple[str
     yield (
         "Difference to DP-SGD on each task",
         "Paired over seeds, with 95% intervals. Choose a task and a budget below the chart.",
-        _differences(rows),
+        _differences(rows, metrics),
     )
 
 
-def _differences(rows: pd.DataFrame) -> list[Any]:
+def _differences(rows: pd.DataFrame, metrics: Collection[Metric]) -> list[Any]:
     """Draw the difference to DP-SGD of every method on a task and at a budget of choice."""
     known = rows[rows["Δ DP-SGD"].notna() & (rows["ε"] != "none")]
     points = [
@@ -217,7 +236,8 @@ def _differences(rows: pd.DataFrame) -> list[Any]:
     ]
     if not points:
         return []
-    chart = with_intervals(points, "Difference to DP-SGD (points)")
+    changes = sorted({metric.change for metric in metrics})
+    chart = with_intervals(points, f"Difference to DP-SGD: {' or '.join(changes)}")
     for name in ("ε", "task"):  # shown in reverse order
         values = list(dict.fromkeys(point[name] for point in points))
         menu = alt.binding_select(options=values, name=f"{name} ")

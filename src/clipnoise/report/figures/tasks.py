@@ -39,7 +39,7 @@ def rows_of(
 
 
 def mean(ax: Axes, height: int, series: canvas.Series, scores: Scores, metric: Metric) -> None:
-    """Draw the interquartile mean of scores and its interval."""
+    """Draw the interquartile mean of scores and its interval; an arrow has no end."""
     if not scores:
         return
     found = interquartile_interval(scores)
@@ -48,11 +48,26 @@ def mean(ax: Axes, height: int, series: canvas.Series, scores: Scores, metric: M
         place = ax.get_yaxis_transform()
         ax.text(0.5, height, "over a quarter diverged", transform=place, ha="center", va="center")
         return
-    ends = [end for end in (low, high) if np.isfinite(end)]
-    span = [metric.factor * end for end in (ends if len(ends) == 2 else [value, *ends])]
-    look = series.style
-    ax.plot(span, [height] * len(span), color=look.colour, linewidth=2.2)
-    canvas.dot(ax, metric.factor * value, height, look)
+    look, middle = series.style, metric.factor * value
+    span = [metric.factor * end if np.isfinite(end) else middle for end in (low, high)]
+    ax.plot(span, [height] * 2, color=look.colour, linewidth=2.2)
+    for end in (low, high):
+        if not np.isfinite(end):  # as many runs may have diverged as leave no mean
+            ax.annotate(
+                "",
+                (float(end > 0), height),
+                (middle, height),
+                xycoords=ax.get_yaxis_transform(),
+                textcoords="data",
+                arrowprops={"arrowstyle": "->", "color": look.colour, "linewidth": 1.2},
+            )
+    canvas.dot(ax, middle, height, look)
+
+
+def partial(scores: Scores, runs: pd.DataFrame) -> str:
+    """Return `n/N tasks` for scores on n of the N tasks of some runs; "" for all or none."""
+    count = len(canvas.groups(runs, *TASK))
+    return f"{len(scores)}/{count} tasks" if 0 < len(scores) < count else ""
 
 
 def scores(

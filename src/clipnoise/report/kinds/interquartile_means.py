@@ -19,14 +19,17 @@ class InterquartileMeans(FigureItem):
     kind: Literal["interquartile-means"] = "interquartile-means"
 
     def draw(self, data: ItemData) -> Figure:
-        """Draw the interquartile mean over the runs of all tasks with its interval, per budget."""
+        """Draw the interquartile mean over the runs of all tasks with its interval, per budget.
+
+        Beside a method without runs on some of the tasks stands on how many it has some.
+        """
         every, titled = tasks.subplots(data.runs)
         figure, subplots = tasks.rows_of(every, titled)
         for ax, runs in subplots:
             for height, series in enumerate(every):
-                tasks.mean(
-                    ax, height, series, tasks.scores(series.of(runs), data.metric), data.metric
-                )
+                scores = tasks.scores(series.of(runs), data.metric)
+                tasks.mean(ax, height, series, scores, data.metric)
+                canvas.beside(ax, height, tasks.partial(scores, runs))
             heading = data.metric.heading
             ax.set_xlabel(f"IQM of {heading[0].lower()}{heading[1:]}")
             canvas.label_rows(ax, every)

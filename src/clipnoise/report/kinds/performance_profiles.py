@@ -33,7 +33,10 @@ class PerformanceProfiles(FigureItem):
     kind: Literal["performance-profiles"] = "performance-profiles"
 
     def draw(self, data: ItemData) -> Figure:
-        """Draw the share of runs, over all tasks, that reach each score τ, with its interval."""
+        """Draw the share of runs, over all tasks, that reach each score τ, with its interval.
+
+        A remark names the methods without runs on some of the tasks.
+        """
         every, titled = tasks.subplots(data.runs)
         metric = data.metric
         figure, subplots = canvas.grid(titled, tasks.COLUMNS, height=2.6, sharey=True)
@@ -51,7 +54,7 @@ class PerformanceProfiles(FigureItem):
             for lines, places in zip(found, at, strict=True)
         ]
         named = _named(every, areas)
-        for (ax, _), base, lines, places in zip(subplots, levels, found, at, strict=True):
+        for (ax, runs), base, lines, places in zip(subplots, levels, found, at, strict=True):
             if not len(places):
                 ax.set_title("")
                 canvas.say(ax, "no completed run")
@@ -63,6 +66,8 @@ class PerformanceProfiles(FigureItem):
                 f"τ ({unit} over {baseline.BASELINE})" if base else f"τ ({unit})" if unit else "τ"
             )
             ax.set_ylim(-0.02, 1.02)
+            less = {one.label: tasks.partial(scores, runs) for one, scores in lines.items()}
+            canvas.remark(ax, "\n".join(f"{name}: {some}" for name, some in less.items() if some))
         sign = "≥" if metric.higher_is_better else "≤"
         subplots[0][0].set_ylabel(f"Share of runs: {metric.inline} {sign} τ")
         behind = len(every) - len(named)
