@@ -457,6 +457,17 @@ def test_a_network_that_draws_from_pythons_global_stream_leaves_no_result(
     assert not list(tmp_path.rglob("summary.json"))
 
 
+def test_the_engine_of_a_run_is_made_before_its_network_is_watched(
+    tmp_path: Path, cache: Path
+) -> None:
+    """An engine that is made while hooks of all modules are there takes a slower way."""
+    assert train_here(spec(), tmp_path, cache) == 0
+    (path,) = tmp_path.rglob("summary.json")
+    expected = Run.prepare(spec(), cache, "cpu").engine_name
+    assert "every layer has a rule" in expected
+    assert json.loads(path.read_text())["engine"] == expected
+
+
 def test_a_library_may_draw_from_pythons_global_stream_as_a_run_is_measured(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,12 +199,13 @@ def _train(
     *,
     cache: Path,
     weights: Path,
+    on_metrics: Callable[[Metrics], None] = lambda metrics: None,
     **settings: Any,
 ) -> Outcome:
     """Train as `train` does, and refuse a network that lets one example reach another.
 
     Args:
-        spec, cache, weights, settings: as for `train`.
+        spec, cache, weights, on_metrics, settings: as for `train`.
 
     Raises:
         UserError: the network notices padding, or draws from a global random stream.
@@ -217,8 +218,17 @@ def _train(
     vocabulary = spec.dataset.signature.vocabulary
     if vocabulary is not None:
         check_padding(build_network(spec, weights), load_data(spec, cache).train, vocabulary)
-    with networks_watched():
-        return train(spec, cache=cache, weights=weights, **settings)
+    watch = iter([networks_watched()])
+    with ExitStack() as watched:
+
+        def note(metrics: Metrics) -> None:
+            # From the first measurement on, which comes before the first step: while hooks of all
+            # modules are there, no engine that is made knows that a layer keeps examples apart.
+            for one in watch:
+                watched.enter_context(one)
+            on_metrics(metrics)
+
+        return train(spec, cache=cache, weights=weights, on_metrics=note, **settings)
 
 
 @contextmanager
