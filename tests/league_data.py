@@ -13,6 +13,10 @@ from clipnoise.run.correctness import packed
 from clipnoise.run.outcome import Chance
 from clipnoise.studies.columns import LEAGUE
 
+DATA_SETS = (
+    *("digits", "adult", "compas", "fair", "letter", "satellite", "shuttle", "german-credit"),
+    *("diamonds", "flights", "rand-health", "newsgroups"),
+)
 RIGHT = np.arange(10) % 5 > 0  # eight of ten
 
 
@@ -23,12 +27,16 @@ def row(label: str = "dp-sgd", **changes: Any) -> dict[str, Any]:
         **{"correct": packed(RIGHT), "training_code": f"code of {label}", "label": label},
         **changes,
     }
-    return {name: one for name, one in run_row(**values).items() if name in LEAGUE} | values
+    given = {name: one for name, one in run_row(**values).items() if name in LEAGUE}
+    given.pop("dataset")
+    return given | values
 
 
 def published(folder: Path, **tasks: list[dict[str, Any]]) -> Path:
-    for name, rows in tasks.items():
-        kept = [{key: value for key, value in one.items() if key in LEAGUE} for one in rows]
+    """Write the files of tasks; those whose rows name no data set have one each."""
+    for number, (name, rows) in enumerate(tasks.items()):
+        of = {"dataset": DATA_SETS[number]}
+        kept = [{key: x for key, x in (of | one).items() if key in LEAGUE} for one in rows]
         write_table(folder / f"{name}.parquet", LEAGUE, kept)
     return folder
 

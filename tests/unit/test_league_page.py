@@ -72,6 +72,8 @@ def test_the_page_has_a_table_for_each_screen_with_the_best_method_first(tmp_pat
     ]
     assert "Only the screen of adult is published." in page
     assert "No task is confirmed, so nothing is tested" in page
+    alone = league_page(found(tmp_path, adult=runs), {"adult": "Adult"})
+    assert "What is found while tasks are missing is interim" in alone  # until it is confirmed
 
 
 def test_without_files_the_page_names_all_tasks_as_missing(tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_the_page_says_who_can_be_the_best(tmp_path: Path) -> None:
     assert "left as the best in 1: disk on adult at ε = 3." in page
     assert f"by simultaneous intervals: disk on adult at ε = 3, {first[2]} " in page
     assert f"Shown to be worse: dp-lion on adult at ε = 3, {last[2]} " in page
-    assert "With 1 task there is no interval over tasks: ε = 3." in page
+    assert "With 1 data set there is no interval over tasks: ε = 3." in page
     assert "Missing: compas and digits." in page
 
 
@@ -160,7 +162,7 @@ def test_over_tasks_only_methods_that_all_of_them_confirmed_are_judged(tmp_path:
     assert "No share is taken of adult, compas and digits" in page  # there is no ceiling
     low, high = re.findall(r"[−\d.]+", table[0][2])
     assert 0 < float(low) < float(table[0][1]) < float(high)
-    assert "Over fewer than 6 tasks at one ε no test can exclude a method." in page
+    assert "With fewer than 6 data sets no test over tasks can exclude a method: ε = 3." in page
 
 
 def test_what_papers_claim_is_counted_where_both_methods_are_confirmed(tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_what_papers_claim_is_counted_where_both_methods_are_confirmed(tmp_path:
     gain = cells_below(page, CLAIMS)[0][6]
     assert float(gain.split(":")[1].split()[0]) == pytest.approx(2.5, abs=2)
     assert "Too little is published to judge a claim" in page
-    assert "no ε has more than 2 confirmed tasks, and 6 are needed" in page
+    assert "no ε has more than 2 confirmed data sets, and 6 are needed" in page
 
 
 def test_claims_are_of_two_methods_of_this_suite_and_each_stands_once() -> None:
@@ -490,9 +492,7 @@ def test_the_page_says_where_half_of_the_searches_end_at_one_end_of_their_range(
     assert "Of the methods shown to be worse" not in league_page(findings, PLANNED)
     said = "task5 (ε = 3), at least half of the searches of DP-SGD chose a learning rate in an ou"
     assert said in league_page(findings, PLANNED)
-    said = (
-        "In 6 settings, including 6 of those 6, a wider range of learning rates might help DP-SGD."
-    )
+    said = "In 6 of those 6 settings a wider range of learning rates might help DP-SGD."
     assert answer(findings, dict.fromkeys(tasks, "")).endswith(f" {said}")
     unknown = LeagueFindings(findings.tasks)
     assert said not in answer(unknown, dict.fromkeys(tasks, ""))
@@ -521,6 +521,48 @@ def test_the_answer_says_how_many_methods_a_screen_tried(six: LeagueFindings) ->
     for found, said in ((screened, True), (six, False)):
         page = league_page(found, planned)
         assert [each in page for each in chosen] == [said, said]
+
+
+def test_references_are_counted_apart_from_the_methods_that_are_confirmed(
+    six: LeagueFindings,
+) -> None:
+    files = {}
+    for task, runs in six.tasks.items():
+        one = runs[runs["label"] == "disk"].assign(label="dp-prototypes", panel="references")
+        files[task] = pd.concat([runs, one.assign(search=np.nan)])
+    said = answer(LeagueFindings(files), dict.fromkeys(six.tasks, ""))
+    assert said.startswith("On 6 tasks, with 3 methods confirmed and 1 reference beside them on ")
+
+
+def test_tasks_of_one_data_set_are_one_task_with_their_mean(tmp_path: Path) -> None:
+    """Features of a data set by two encoders, among five other tasks."""
+    of = {0: "newsgroups-glove", 1: "newsgroups-minilm", 2: "reuters-r8-glove"}
+    tasks = {
+        f"task{n}": [one | {"dataset": of[n]} for one in confirmed(BETTER, seed=n)] for n in of
+    }
+    findings = found(tmp_path, **tasks)
+    gains = findings.gains[findings.gains["method"] == "disk"].set_index("task")["gain"]
+    one = next(one for one in findings.over_tasks if one.method == "disk")
+    assert one.gain.gains.tolist() == [gains[["task0", "task1"]].mean(), gains["task2"]]
+    page = league_page(findings, dict.fromkeys(tasks, ""))
+    assert "Of one data set, and so one task: task0 and task1." in page
+    five = {f"other{n}": confirmed(BETTER, seed=n) for n in range(3, 6)}
+    assert not found(tmp_path, **tasks, **five).p_values  # of five data sets
+    six = found(tmp_path, **tasks, **five, last=confirmed(BETTER, seed=6))
+    assert six.p_values[3.0]["dp-sgd"] == 2 / 64
+    page = league_page(six, dict.fromkeys(six.tasks, ""))
+    assert cells_below(page, "Over tasks, ε = 3")[-1][::6] == ["dp-sgd", "0.0312"]
+
+
+def test_a_method_that_equals_the_baseline_on_a_task_gains_nothing_there(tmp_path: Path) -> None:
+    tasks = {f"task{n}": confirmed(BETTER, seed=n) for n in range(2)}
+    same = {one["seed"]: one for one in tasks["task0"] if one["label"] == "dp-sgd"}
+    kept = ("correct", "test_accuracy")
+    for one in tasks["task0"]:
+        if one["label"] == "disk":
+            one |= {name: same[one["seed"]][name] for name in kept}
+    model = next(one for one in found(tmp_path, **tasks).over_tasks if one.method == "disk").gain
+    assert (model.tasks, model.gains[0]) == (2, 0)
 
 
 def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:

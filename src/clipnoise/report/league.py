@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from clipnoise.data.base import dataset_class
+from clipnoise.data.features import Features
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.selection import composed_epsilon
 from clipnoise.report.inference.confirmed import (
@@ -23,9 +25,11 @@ from clipnoise.report.inference.confirmed import (
     who_can_be_best,
 )
 from clipnoise.report.inference.over_tasks import (
+    LEAST_ERROR,
     Gap,
     MixedModel,
     best_over_tasks,
+    by_data_set,
     closed_shares,
     has_gap,
 )
@@ -216,7 +220,8 @@ class MethodOverTasks:
     Attributes:
         epsilon, method: which.
         gain: over the baseline, on these tasks taken as a sample of all tasks.
-        p_value: that no other one is better on average; None for fewer tasks than could tell.
+        p_value: that no other one is better on average, at this ε by itself; None for fewer data
+            sets than could tell.
         closed: the share of the privacy gap that it closes, on average over `gaps` tasks; None
             where no task has a gap.
     """
@@ -373,36 +378,62 @@ class LeagueFindings:
         """Return the interval of a gain over tasks that is simultaneous with all others."""
         return one.gain.together(len(self.estimated))
 
+    @cached_property
+    def data_sets(self) -> dict[str, str]:
+        """The data set that the examples of each task are from, features of them among others."""
+        found = {}
+        for task, runs in self.tasks.items():
+            kind = dataset_class(runs["dataset"].iloc[0])
+            found[task] = kind.of if issubclass(kind, Features) else kind.id
+        return found
+
+    def units(self, epsilon: float) -> list[str]:
+        """Return the data sets of the tasks that were confirmed at an ε, one for each task."""
+        return [self.data_sets[task] for task in self.at(epsilon)]
+
     def at(self, epsilon: float) -> dict[str, Confirmed]:
         """Return the tasks that were confirmed at an ε."""
         return {task: one for (task, at), one in self.settings.items() if at == epsilon}
 
-    def _over(self, epsilon: float) -> Iterator[MethodOverTasks]:
-        """Yield what is said at one ε, of the methods that all tasks there confirmed.
+    def _everywhere(self, epsilon: float) -> list[str]:
+        """Return the methods that all tasks of an ε confirmed; none without the baseline.
 
         A method that passed only some screens was chosen by what it does on these tasks.
         """
-        at = self.at(epsilon)
-        first, *others = (one.methods for one in at.values())
+        first, *others = (one.methods for one in self.at(epsilon).values())
         methods = [name for name in first if all(name in each for each in others)]
-        base = self.track.baseline
-        if base not in methods:
-            return
-        place = {task: [one.methods.index(name) for name in methods] for task, one in at.items()}
-        means = np.array([one.by_search.mean(axis=1)[place[task]] for task, one in at.items()])
-        tell = len(at) >= units_needed(ALPHA)
-        p_values = best_over_tasks(means.T) if tell else [None] * len(methods)
+        return methods if self.track.baseline in methods else []
+
+    @cached_property
+    def p_values(self) -> dict[float, dict[str, float]]:
+        """By ε that enough data sets have, and method: that no other one is better on average."""
+        found = {}
+        for epsilon in sorted({epsilon for _, epsilon in self.settings}):
+            methods, units = self._everywhere(epsilon), self.units(epsilon)
+            if methods and len(set(units)) >= units_needed(ALPHA):
+                means = [
+                    [one.by_search[one.methods.index(name)].mean() for name in methods]
+                    for one in self.at(epsilon).values()
+                ]
+                p_values = best_over_tasks(by_data_set(np.array(means).T, units))
+                found[epsilon] = dict(zip(methods, p_values.tolist(), strict=True))
+        return found
+
+    def _over(self, epsilon: float) -> Iterator[MethodOverTasks]:
+        """Yield what is said at one ε, of the methods that all tasks there confirmed."""
+        at, units, tested = self.at(epsilon), self.units(epsilon), self.p_values.get(epsilon, {})
         gaps = self._gaps(at)
-        for name, p_value in zip(methods, p_values, strict=True):
-            if name == base:
+        for name in self._everywhere(epsilon):
+            if name == self.track.baseline:
                 continue
-            rows = where(self.gains, epsilon=epsilon, method=name)
-            rows = rows[rows["error"] > 0]  # equal to it in every run, it says nothing of both
+            rows = where(self.gains, epsilon=epsilon, method=name).set_index("task").loc[[*at]]
+            errors = rows["error"].clip(lower=LEAST_ERROR)
             pairs = [self._pair(task, at[task], name) for task in gaps]
-            if len(rows):
-                model = MixedModel(rows["gain"].to_numpy(), rows["error"].to_numpy())
-                closed = closed_shares(pairs, 0, 1) if pairs else None
-                yield MethodOverTasks(epsilon, name, model, p_value, closed, gaps)
+            model = MixedModel(
+                *(by_data_set(one.to_numpy(), units) for one in (rows["gain"], errors))
+            )
+            closed = closed_shares(pairs, 0, 1) if pairs else None
+            yield MethodOverTasks(epsilon, name, model, tested.get(name), closed, gaps)
 
     def _gaps(self, at: Mapping[str, Confirmed]) -> tuple[str, ...]:
         """Return the tasks in which privacy costs the baseline enough to take shares of it."""

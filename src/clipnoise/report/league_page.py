@@ -55,8 +55,9 @@ OVER_GAIN = (
     "Gain: what is expected over {base} on a task, in points, with the 95% interval of this gain "
     "alone, with the one that is simultaneous with those of all methods and budgets (together), "
     "and with the interval in which the gain on a new task lies. The tasks are taken as a sample "
-    "of all tasks. Spread: the standard deviation of gains from task to task. p: the p-value of "
-    "the hypothesis that no other method is better on average."
+    "of all tasks; those of one data set count as one task, with their mean. Spread: the standard "
+    "deviation of gains from task to task. p: the p-value of the hypothesis that no other method "
+    "is better on average, at this ε by itself."
 )
 OVER_CLOSED = (
     "Closed: how much of what privacy costs {base} the method wins back, in % on average over "
@@ -97,22 +98,31 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
     ]
     if len(found.limited):
         out = {*_of(found.without_baseline)}
-        both = len(out & {*_of(found.limited)})
-        among = f", including {both} of those {len(out)}," if both else ""
-        said.append(
-            f"In {count(len(found.limited), 'setting')}{among} a wider range of learning rates "
-            f"might help {base}."
+        both, every = len(out & {*_of(found.limited)}), len(found.limited)
+        settings = count(every, "setting") + (
+            f", including {both} of those {len(out)}," if both else ""
         )
+        if both == every:
+            settings = f"{both} of those {count(len(out), 'setting')}"
+        said.append(f"In {settings} a wider range of learning rates might help {base}.")
     return " ".join(said)
 
 
 def _compared(found: LeagueFindings) -> str:
-    """Return in words how many private methods a task has screened, if any, and confirmed."""
-    confirmed = [len(_private(runs)) for runs in found.confirmed.values()]
-    if not found.screened:
-        return f"{_from_to(confirmed)} methods confirmed"
-    screened = _from_to(found.screened.values())
-    return f"{screened} methods screened and {_from_to(confirmed)} confirmed"
+    """Return in words how many private methods a task has screened, if any, and confirmed.
+
+    What is not searched for, and so has no hyper-parameters of its own, is a reference.
+    """
+    every = [_private(runs) for runs in found.confirmed.values()]
+    searched = [_private(found.tasks[task].dropna(subset="search")) for task in found.confirmed]
+    confirmed = [len(set(one)) for one in searched]
+    screened = f"{_from_to(found.screened.values())} methods screened" if found.screened else ""
+    parts = [screened, f"{_from_to(confirmed)} {'' if screened else 'methods '}confirmed"]
+    references = [len(one) - count for one, count in zip(every, confirmed, strict=True)]
+    if any(references):
+        one = max(references) == 1
+        parts.append(f"{_from_to(references)} {'reference' if one else 'references'} beside them")
+    return listing([*filter(None, parts)])
 
 
 def _from_to(numbers: Collection[int]) -> str:
@@ -230,6 +240,7 @@ def _said(paragraphs: Iterable[str], found: LeagueFindings) -> list[str]:
 
 def _published(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[str]:
     missing = [task for task in planned if task not in found.tasks]
+    screened = [task for task in found.tasks if task not in found.confirmed]
     of_league = [task for task in planned if task in found.tasks]
     beside = [task for task in found.tasks if task not in planned]
     names = f": {listing(of_league)}" if of_league else ""
@@ -238,18 +249,18 @@ def _published(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[st
         f"{_is(len(of_league))} published{names}."
     )
     if missing:
-        yield (
-            f"Missing: {listing(missing)}. Nothing is said of {_them(len(missing))} here. What is "
-            "found while tasks are missing is interim: significance levels hold for this look "
-            "alone, without a correction for earlier looks at fewer tasks."
-        )
+        yield f"Missing: {listing(missing)}. Nothing is said of {_them(len(missing))} here."
     if beside:
         yield f"Published, but no task of the league: {listing(beside)}."
-    screened = [task for task in found.tasks if task not in found.confirmed]
     if screened:
         yield (
             f"Only the screen of {listing(screened)} is published. A screen chooses which methods "
             "are confirmed; it is not tested."
+        )
+    if any(task not in found.confirmed for task in planned):
+        yield (
+            "What is found while tasks are missing is interim: significance levels hold for this "
+            "look alone, without a correction for earlier looks at fewer tasks."
         )
 
 
@@ -474,14 +485,17 @@ def _untold(found: LeagueFindings) -> Iterator[str]:
             f"Of {count(pairs, 'pair')} of methods in all settings, {len(found.apart) or 'none'} "
             f"{_is(len(found.apart))} told apart. The others are not shown to be equal."
         )
-    tasks = {
-        epsilon: len(found.at(epsilon)) for _, epsilon in sorted(settings, key=lambda at: at[1])
-    }
-    alone = [f"{epsilon:g}" for epsilon, have in tasks.items() if have == 1]
+    budgets = sorted({epsilon for _, epsilon in settings})
+    have = {f"{epsilon:g}": len({*found.units(epsilon)}) for epsilon in budgets}
+    alone = [text for text, sets in have.items() if sets == 1]
     if alone:
-        yield f"With 1 task there is no interval over tasks: ε = {listing(alone)}."
-    if settings and max(tasks.values()) < TASKS_NEEDED:
-        yield f"Over fewer than {TASKS_NEEDED} tasks at one ε no test can exclude a method."
+        yield f"With 1 data set there is no interval over tasks: ε = {listing(alone)}."
+    few_sets = [text for text, sets in have.items() if sets < TASKS_NEEDED]
+    if few_sets:
+        yield (
+            f"With fewer than {TASKS_NEEDED} data sets no test over tasks can exclude a method: "
+            f"ε = {listing(few_sets)}."
+        )
     yield "ε is that of one training run. The table of tasks also has it with the search."
 
 
@@ -516,8 +530,16 @@ def _over(found: LeagueFindings, epsilon: float, every: list[MethodOverTasks]) -
         ]
         for one in sorted(every, key=lambda one: -one.gain.mean.mean)
     ]
+    base, tested = found.track.baseline, found.p_values.get(epsilon)
+    if tested is not None:
+        rows.append([base, *[DASH] * 5, decimal(tested[base], 4), DASH, DASH])
     at, gaps = found.at(epsilon), every[0].gaps
     notes = [f"Gains over {listing([*at])}."]
+    of = found.data_sets
+    for one in dict.fromkeys(of[task] for task in at):
+        alike = [task for task in at if of[task] == one]
+        if len(alike) > 1:
+            notes.append(f"Of one data set, and so one task: {listing(alike)}.")
     if gaps:
         notes.append(f"Closed shares over {listing([*gaps])}.")
     small = [task for task in at if task not in gaps]

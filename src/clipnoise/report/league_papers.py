@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import DASH, count, decimal
 from clipnoise.report.inference.confirmed import Confirmed
 from clipnoise.report.inference.gains import EstimatedGain
-from clipnoise.report.inference.over_tasks import MixedModel
+from clipnoise.report.inference.over_tasks import LEAST_ERROR, MixedModel, by_data_set
 from clipnoise.report.inference.sign_flips import units_needed
 from clipnoise.report.league import LeagueFindings
 from clipnoise.report.records import where
@@ -114,12 +114,12 @@ def claims_block(found: LeagueFindings) -> Iterator[ListBlock]:
         apart = found.apart[found.apart["task"].isin({task for task, _ in claimed})]
         seen = [len(where(apart, better=first, worse=last)) for first, last in ways]
         compared = f"{claim.better} over {claim.worse}"
-        gain = _over_tasks(claimed, claim) or DASH
+        gain = _over_tasks(claimed, claim, found.data_sets) or DASH
         rows.append([claim.paper, claim.says, compared, *map(str, (settings, *seen)), gain])
     if not rows:
         return
     needed = units_needed(ALPHA)
-    most = max(len(found.at(epsilon)) for _, epsilon in found.settings)
+    most = max(len({*found.units(epsilon)}) for _, epsilon in found.settings)
     notes = ["Left out: claims on methods that no task of this track confirms."]
     if found.screened:
         notes[0] += (
@@ -130,7 +130,7 @@ def claims_block(found: LeagueFindings) -> Iterator[ListBlock]:
         notes.insert(
             0,
             "Too little is published to judge a claim about methods in general: no ε has more than "
-            f"{count(most, 'confirmed task')}, and {needed} are needed for a test over tasks.",
+            f"{count(most, 'confirmed data set')}, and {needed} are needed for a test over tasks.",
         )
     yield ListBlock(
         title="What papers claim, and what was seen here",
@@ -159,23 +159,22 @@ def _claimed(found: LeagueFindings, claim: PairClaim) -> Settings:
     }
 
 
-def _over_tasks(settings: Settings, claim: PairClaim) -> str:
-    """Return the expected gain at each ε that has two tasks or more, in words."""
-    gains: dict[float, list[EstimatedGain]] = defaultdict(list)
-    for (_, epsilon), one in settings.items():
+def _over_tasks(settings: Settings, claim: PairClaim, data_sets: Mapping[str, str]) -> str:
+    """Return the expected gain at each ε that has tasks of two data sets or more, in words."""
+    gains: dict[float, dict[str, EstimatedGain]] = defaultdict(dict)
+    for (task, epsilon), one in settings.items():
         if {claim.better, claim.worse} <= {*one.methods}:
-            gain = one.gain(claim.better, claim.worse)
-            gains[epsilon] += [gain] if gain.error > 0 else []  # else all of their runs are equal
+            gains[epsilon][task] = one.gain(claim.better, claim.worse)
     said = (
-        f"ε = {epsilon:g}: {_expected(each)}"
+        f"ε = {epsilon:g}: {_expected(each.values(), units)}"
         for epsilon, each in sorted(gains.items())
-        if len(each) > 1
+        if len(set(units := [data_sets[task] for task in each])) > 1
     )
     return "; ".join(one.replace(" ", "\N{NO-BREAK SPACE}") for one in said)  # a line for each ε
 
 
-def _expected(gains: Sequence[EstimatedGain]) -> str:
-    means, errors = np.array([(one.mean, one.error) for one in gains]).T
-    mean = MixedModel(means, errors).mean
+def _expected(gains: Iterable[EstimatedGain], units: Sequence[str]) -> str:
+    found = np.array([(one.mean, max(one.error, LEAST_ERROR)) for one in gains]).T
+    mean = MixedModel(*by_data_set(found, units)).mean
     value, low, high = (decimal(100 * one, 2) for one in (mean.mean, mean.low, mean.high))
     return f"{value} [{low}, {high}]"

@@ -256,8 +256,13 @@ def _summary(rows: list[JudgedSetting], watermark: str) -> str:
     more = [f"{count(len(winners) - NAMED, 'other')}"] if len(winners) > NAMED else []
     which = f": {listing([*named, *more])}" if len(winners) > 1 else ""
     wins = f"In {best} of {judged} settings {who} is {better}{which}."
-    few = f"{ALPHA * judged:.2g} settings on average"
-    return f"{wins} If no methods differed, chance would show one in at most {few}.{left}"
+    chance = ALPHA * judged
+    few = f"{chance:.2g}" if chance < 10 else f"{chance:.0f}"
+    noun = "setting" if few == "1" else "settings"
+    return (
+        f"{wins} If no methods differed, chance would show one in at most {few} {noun} on average."
+        f"{left}"
+    )
 
 
 def _data(runs: pd.DataFrame) -> Iterator[tuple[str, ...]]:

@@ -19,6 +19,7 @@ SURE = 3.0  # standard errors: a dozen such gaps are all positive in 97.5% of re
 SCORES = np.linspace(-7, 7, 71)  # normal scores of the values of χ² over which is integrated
 DENSITIES = stats.norm.pdf(SCORES) / stats.norm.pdf(SCORES).sum()
 BISECTIONS = 60
+LEAST_ERROR = 1e-4  # of a gain: runs that are all equal do not show that methods are
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class MixedModel:
 
     @property
     def tasks(self) -> int:
-        """How many were run."""
+        """How many were run, on data sets of their own."""
         return len(self.gains)
 
     @cached_property
@@ -125,15 +126,31 @@ def _quantile(share: float, means: Floats, deviations: Floats) -> float:
     return float(optimize.brentq(excess, low, high, maxiter=1000))
 
 
+def by_data_set(values: Floats, of: Sequence[str]) -> Floats:
+    """Average over the tasks of each data set: two tasks of one data set are no two units.
+
+    The average of standard errors is an upper bound of that of the mean, which it is if the tasks
+    depend on each other wholly.
+
+    Args:
+        values: of shape (…, tasks).
+        of: the data set of each task.
+
+    Returns:
+        Of shape (…, data sets).
+    """
+    chosen = [[one == each for each in of] for one in dict.fromkeys(of)]
+    return np.stack([values[..., one].mean(axis=-1) for one in chosen], axis=-1)
+
+
 def best_over_tasks(means: Floats) -> Floats:
     """Test of each method whether it can be the one with the highest expected result over tasks.
 
     It is `best_p_values` with tasks as units: they are a sample of all tasks, and the differences
-    of equally good methods are symmetric from task to task. Two tasks of one data set are no two
-    units: average them first.
+    of equally good methods are symmetric from task to task.
 
     Args:
-        means: of shape (methods, tasks).
+        means: of shape (methods, tasks), as from `by_data_set`.
 
     Returns:
         A p-value per method.
