@@ -179,6 +179,29 @@ def test_a_forged_epsilon_is_refused_wherever_it_is_read(
     assert not is_finished(Path("results"), Path("data"), spec, calibration)
 
 
+def test_all_that_a_result_states_of_privacy_is_compared(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forge(trained, covers="everything, the search, too", epsilon_with_tuning=0.01)
+    assert main(["verify", "mine.yaml"]) == 1
+    said = capsys.readouterr().out
+    assert "privacy covers: everything, the search, too before, " in said
+    assert "privacy epsilon_with_tuning: 0.01 before, None now" in said
+
+
+def test_a_result_of_another_run_than_the_planned_one_is_not_verified(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a sound result with the name of the planned run."""
+    summary = json.loads((trained / "summary.json").read_text())
+    summary["spec"]["method"]["learning_rate"] = 0.2
+    (trained / "spec.yaml").write_text(yaml.safe_dump(summary["spec"]))
+    del summary["spec_file"]  # as older results are
+    restate(trained, summary)
+    assert main(["verify", "mine.yaml"]) == 1
+    assert "the run, by its spec: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "change", [{"privacy": {}}, {"engine": ..., "versions": []}, {"hardware": None}, {"spec": {}}]
 )

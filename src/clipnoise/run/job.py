@@ -19,7 +19,6 @@ from clipnoise.fields import parse, to_plain
 from clipnoise.files import LockedError, locked, remove_unfinished, require_writable
 from clipnoise.models.pretrained import tensors_digest
 from clipnoise.privacy.calibration import Calibration, read_calibration
-from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.checkpoint import (
     FILE,
     Checkpoint,
@@ -344,11 +343,15 @@ def repeat(spec: RunSpec, *, results: Path, cache: Path, weights: Path, device: 
 
     Returns:
         What differs: the number before and now, by its name and evaluation step, and with them the
-        processor, if it is another one.
+        processor, if it is another one. Of a result of another run than the planned one, that
+        alone.
     """
     folder = run_folder(results, spec)
     before, made = read_run(folder), read_spec(folder / "spec.yaml")
     assert before is not None
+    recorded = json.loads(json.dumps(to_mapping(made)))
+    if made.hash != spec.hash or before.summary["spec"] != recorded:
+        return {"the run, by its spec": (made.hash, spec.hash)}
     key = None if made.budget is None else made.budget.key
     calibration = read_calibration(results / "calibration" / f"{key}.json") if key else None
     with tempfile.TemporaryDirectory() as name:
@@ -381,8 +384,8 @@ def repeat(spec: RunSpec, *, results: Path, cache: Path, weights: Path, device: 
     stated, due = before.summary["privacy"], after.summary["privacy"]
     pairs |= {
         f"privacy {name}": (str(stated[name]), str(due.get(name)))
-        for name in (*STATEMENT_WORDS, *STATEMENT_NUMBERS)
-        if name in stated
+        for name in stated
+        if name != "profile"  # which follows from σ, and older results have none
     }
     different: Different = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     return with_processors(different, *(one.summary["hardware"]["cpu"] for one in (before, after)))
