@@ -121,6 +121,17 @@ def test_an_archive_writes_nothing_outside_its_folder(trained: Path, tmp_path: P
     assert not (tmp_path / "escaped").exists()
 
 
+def test_an_archive_with_a_damaged_byte_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a", bytes(range(256)) * 20)
+    sound = path.read_bytes()
+    for place in range(0, len(sound), 3):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 0xFF]) + sound[place + 1 :])
+        with pytest.raises(UserError, match=r"x\.zip: no archive of a study, or damaged"):
+            unpack(path, tmp_path / "out")
+
+
 @pytest.mark.parametrize("data", [b"", b"PK", b"no zip file"])
 def test_what_is_no_archive_is_named(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.zip"

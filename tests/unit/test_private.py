@@ -748,6 +748,49 @@ def test_a_library_may_draw_as_a_step_imports_it(
     assert random.getstate() != before
 
 
+def test_nothing_of_a_training_that_was_refused_is_published(tmp_path: Path) -> None:
+    training = start(network(SkipsAtRandom(random.random)))
+    with pytest.raises(UserError, match="the global stream of Python or NumPy"):
+        next(iter(training))
+    for again in (
+        lambda: training.publish(tmp_path / "model"),
+        lambda: training.save(tmp_path / "saved"),
+        lambda: next(iter(training)),
+    ):
+        with pytest.raises(UserError, match="the global stream of Python or NumPy"):
+            again()
+    assert not list(tmp_path.iterdir())
+
+
+class KeepsTheMean(nn.Module):
+    """A layer that moves a buffer past PyTorch's notice, and that the engines take one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and float(x.detach().abs().sum()) > 0 and self.moves:
+            self.mean.data.add_(x.detach().mean(0) if x.ndim > 1 else x.detach())
+        return x
+
+    moves = False
+
+
+def test_a_training_that_was_ended_early_publishes_no_buffer_that_moved(tmp_path: Path) -> None:
+    layer = KeepsTheMean()
+    training = start(network(layer))
+    next(iter(training))
+    KeepsTheMean.moves = True
+    try:
+        next(iter(training))
+    finally:
+        KeepsTheMean.moves = False
+    with pytest.raises(UserError, match="mean changed while the network was trained"):
+        training.publish(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_loop_may_draw_from_python_and_numpy_between_steps() -> None:
     for _ in start():
         random.random()

@@ -300,6 +300,7 @@ class PrivateTraining:
         """Begin before the first step; without noise there is no calibration."""
         self._trainer, self._procedure = trainer, trainer.procedure
         self._calibration, self._numbers = calibration, dict[str, object]()
+        self._refused = ""  # why nothing of it may be published any more
         self._show()
         self._network = PreparedNetwork(trainer.engine.network)
 
@@ -340,14 +341,29 @@ class PrivateTraining:
         while True:
             self._network.require_unchanged()
             self._trainer.engine.network.train()
-            streams = GlobalStreams()
-            with networks_watched():
-                done = next(steps, None)
-            streams.require_unchanged()  # by its loss and its method, too
+            with self._refusals():
+                streams = GlobalStreams()
+                with networks_watched():
+                    done = next(steps, None)
+                streams.require_unchanged()  # by its loss and its method, too
             if done is None:
                 return
             self._show()
             yield done
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Refuse what was refused before, and remember why something is refused now."""
+        self._require_not_refused()
+        try:
+            yield
+        except UserError as error:
+            self._refused = str(error)
+            raise
+
+    def _require_not_refused(self) -> None:
+        if self._refused:
+            raise UserError(self._refused)
 
     def set(self, **numbers: Any) -> None:
         """Change hyper-parameters from the next step on, such as the learning rate.
@@ -436,9 +452,11 @@ class PrivateTraining:
         """Save the training between two steps, so that another process can go on.
 
         Raises:
-            UserError: noise or batches would have to be kept that must stay secret.
+            UserError: noise or batches would have to be kept that must stay secret, or a step was
+                refused.
             OSError: the file cannot be written.
         """
+        self._require_not_refused()
         run = self._trainer
         if self._procedure.secure_noise and gather({"noise": run.noise, "sampler": run.sampler}):
             raise UserError(
@@ -462,10 +480,13 @@ class PrivateTraining:
             model card says so, too.
 
         Raises:
-            UserError: the folder holds something else.
+            UserError: the folder holds something else, a step was refused, or the network keeps
+                something besides its trained parameters.
             OSError: it cannot be written.
         """
         self._network.require_unchanged()
+        with self._refusals():
+            self._trainer.kept.require_unchanged(exactly=True)
         self._show()
         statement = self.statement
         model = PublishedModel(

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -158,6 +159,13 @@ def _files(folder: Path, below: str) -> Iterator[tuple[str, bytes]]:
             yield f"{below}/{'/'.join(parts)}", path.read_bytes()
 
 
+# What reading an archive raises where a byte is another one.
+DAMAGED = (
+    *(OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
 def unpack(path: Path, folder: Path) -> Path:
     """Unpack an archive whose files are as they were when it was made; return its config.yaml.
 
@@ -170,7 +178,7 @@ def unpack(path: Path, folder: Path) -> Path:
                 raise UserError(f"{path}: unpacks to more than {LARGEST / 1e9:.0f} GB.")
             members = {name: file.read(name) for name in file.namelist()}
         digests = dict(json.loads(members.pop(MANIFEST))["sha256"])
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise UserError(f"{path}: no archive of a study, or damaged ({reason(error)}).") from None
     if {name: hashlib.sha256(data).hexdigest() for name, data in members.items()} != digests:
         raise UserError(f"{path}: a file in it has been changed, added or removed.")

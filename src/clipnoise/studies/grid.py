@@ -19,6 +19,8 @@ from clipnoise.studies.file import Panel
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import AXES, Search, Tune
 
+NOT_OVERRIDDEN = ("id", "label", "sweep", "overrides")  # what makes a method another entry
+
 
 @dataclass(frozen=True)
 class PlannedRun:
@@ -191,6 +193,11 @@ class PanelGrid:
             )
         for number, override in enumerate(overrides):
             matches = {k: v for k, v in override.items() if k in AXES}
+            for fixed in [name for name in NOT_OVERRIDDEN if name in override]:
+                raise UserError(
+                    f"{self.path}: {where}.overrides.{number}.{fixed}: an override changes "
+                    "hyper-parameters of its method; give another method an entry of its own."
+                )
             self._require_match(matches, f"{where}.overrides.{number}")
             if all(v in names[k] for k, v in matches.items()):
                 values |= {k: v for k, v in override.items() if k not in AXES}

@@ -102,8 +102,14 @@ class Tune:
             of_each = [_within(one)[1] for one in alternatives(ends)]
             if name in self.grid or not of_each or not all(map(_ascending, of_each)):
                 raise ValueError(f"ranges.{name}: give a smallest and a largest value, and no grid")
+        named = [name for name in ("id", "label") if name in self.parameters]
+        if named:
+            raise ValueError(f"{named[0]}: is no hyper-parameter; a search is of one method")
         if not self.seeds:
             raise ValueError("seeds: give at least one")
+        twice = [seed for seed, times in Counter(self.seeds).items() if times > 1]
+        if twice:
+            raise ValueError(f"seeds: {twice[0]} is given twice")
         self.require_dealt(self.seeds, "seeds")
 
     def _check_drawn(self) -> None:
