@@ -322,6 +322,13 @@ def test_messages_hold_data_and_no_code() -> None:
     there = unpack(pack(message))
     assert torch.equal(there["a"][0], message["a"][0])
     assert there["b"]["c"].dtype == torch.bool
+    for kind in (torch.int8, torch.int32, torch.float16, torch.bfloat16, torch.uint8):
+        memory = torch.tensor([[1, 2], [3, 4]]).to(kind)  # as a method may keep it
+        again = unpack(pack([memory[:, 1], memory, memory[0, 0], memory[:0]]))
+        assert [one.dtype for one in again] == [kind] * 4
+        assert torch.equal(again[0], memory[:, 1])
+        assert torch.equal(again[1], memory)
+        assert (again[2].item(), len(again[3])) == (1, 0)
     with pytest.raises(TypeError, match="neither plain data nor a tensor: Method"):
         pack({"a": object.__new__(Method)})
     with pytest.raises(ValueError, match=r"not a message|Expecting|decode"):

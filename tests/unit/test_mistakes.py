@@ -117,10 +117,13 @@ PANELS: list[tuple[dict[str, Any], str]] = [
     (tune(grid={}), "methods.0.tune.grid: give at least one hyper-parameter, each with its candi"),
     (tune(seeds=[]), "methods.0.tune.seeds: give at least one."),
     (tune(seeds=[7, 8, 7]), "methods.0.tune.seeds: 7 is given twice."),
-    (tune(grid={"id": ["dp-sgd", "dp-adam"]}), "methods.0.tune.id: is no hyper-parameter; a search"),
+    (
+        tune(grid={"id": ["dp-sgd", "dp-adam"]}),
+        "methods.0.tune.id: is no hyper-parameter; a search",
+    ),
     (
         {"methods": [{**SGD, "overrides": [{"epsilon": 8, "id": "nope"}]}]},
-        "methods.0.overrides.0.id: an override changes hyper-parameters of its method; give another",
+        "methods.0.overrides.0.id: an override changes hyper-parameters of its method; give",
     ),
     (tune(seeds=[1]), "methods.0.tune.seeds: 1 are also reported. Tune on seeds other than those"),
     (own(kind="image", shape=[3]), "datasets.0: shape must have 3 numbers for image, got (3,)."),

@@ -65,7 +65,6 @@ TRAINED: tuple[Ranges, ...] = (
     },
     {"expected_batch_size": (256, 1296), "steps": (6, 8), "evaluations": (1, 8)},
 )
-RESUMED = 1  # which of them is resumed, too
 SHORT = ({**TRAINED[0], "steps": (48, 60)}, *TRAINED[1:])  # of a control
 QUICK = Settings(runs=10)  # of the audit of a control
 CLAIMED = (1.0, 2.0, 4.0)  # σ of the examples of what may be claimed
@@ -78,7 +77,7 @@ NOT_CHECKED = (
     "digits, and a network with an embedding, a convolution and dropout",
     "samplers other than Poisson, correlated noise, micro-batches, and GPUs",
     "how long a step takes, which could tell something of the data",
-    "runs that are resumed more than once",
+    "runs that are resumed more than once, or at other settings than one run was",
 )
 
 
@@ -330,7 +329,9 @@ def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
     """
     method = remote_method(judged.result.method, judged.options, judged.alone, judged.together)
     runs = [_drawn(ranges) for ranges in trained]
-    stop = secrets.SystemRandom().randint(1, int(runs[RESUMED]["steps"]) - 1)
+    draw = secrets.SystemRandom()
+    resumed = draw.randrange(len(runs))
+    stop = draw.randint(1, runs[resumed]["steps"] - 1)
     problems: list[str] = []
     expected: dict[int, list[Tensor]] = {}
     saved: dict[str, Tensor] = {}
@@ -346,7 +347,7 @@ def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
             if number not in expected:
                 expected[number] = []
                 for shown, training in trajectory(Subject(method), judged.cache, **run):
-                    if (number, training.state.step) == (RESUMED, stop):
+                    if (number, training.state.step) == (resumed, stop):
                         saved = training.get_state()
                     expected[number].append(shown)
         except UserError as error:
@@ -358,9 +359,9 @@ def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
         problems += _differences(run, again, found, expected[number])
     if saved and not problems:  # a run that has diverged before is not resumed
         with closing(judged.another()) as process:
-            found = process.ask("train", **judged.training, **runs[RESUMED], saved=saved)
+            found = process.ask("train", **judged.training, **runs[resumed], saved=saved)
         said = f", resumed after step {stop},"
-        problems += _differences(runs[RESUMED], said, found, expected[RESUMED][stop:], stop)
+        problems += _differences(runs[resumed], said, found, expected[resumed][stop:], stop)
     steps = sum(len(states) - 1 for states in expected.values())
     held = f"the same bit for bit in {steps} steps, whether or not private data are in reach"
     judged.result.note("processes", problems, held)

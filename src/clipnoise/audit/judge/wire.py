@@ -56,7 +56,11 @@ KINDS: Mapping[Any, Callable[..., Any]] = {
 }
 NAMED = {kind.__name__: make for kind, make in KINDS.items()}
 DTYPES = {
-    str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool)
+    str(kind): kind
+    for kind in (
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+    )
 }
 
 
@@ -81,11 +85,19 @@ def pack(message: Any) -> bytes:
                 return {KIND: kind.__name__, **values}
         if not isinstance(value, Tensor):
             raise TypeError(f"neither plain data nor a tensor: {type(value).__name__}")
-        tensors.append(value.detach().cpu().contiguous())
+        if str(value.dtype) not in DTYPES:
+            raise TypeError(f"a tensor of {value.dtype}")
+        tensors.append(value)
         return {PLACE: [str(value.dtype), list(value.shape)]}
 
     text = json.dumps(message, default=place).encode()
-    return b"".join([len(text).to_bytes(8), text, *(t.numpy().tobytes() for t in tensors)])
+    return b"".join([len(text).to_bytes(8), text, *map(bytes_of, tensors)])
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """Return the values of a tensor of any type, whether or not NumPy has it."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def unpack(data: bytes) -> Any:
@@ -104,10 +116,12 @@ def unpack(data: bytes) -> Any:
         if PLACE not in values:
             return values
         name, shape = values[PLACE]
-        empty = torch.zeros(0, dtype=DTYPES[name]).numpy().dtype
-        numbers = np.frombuffer(left, empty, int(np.prod(shape, dtype=int)))
-        left = left[numbers.nbytes :]
-        return torch.from_numpy(numbers.copy()).reshape(shape)
+        kind = DTYPES[name]
+        size = kind.itemsize * int(np.prod(shape, dtype=int))
+        numbers = torch.zeros(size, dtype=torch.uint8)
+        numbers.numpy()[:] = np.frombuffer(left, np.uint8, size)
+        left = left[size:]
+        return numbers.view(kind).reshape(shape)
 
     try:
         return json.loads(data[8 : 8 + length], object_hook=fill)

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from clipnoise import plugins
-from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, pack, unpack
+from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, bytes_of, pack, unpack
 from clipnoise.audit.subject import Subject, run_spec, subject, with_numbers
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
@@ -231,9 +231,8 @@ def remembered(state: State) -> torch.Tensor:
     """Return 16 numbers that follow from all that a method remembers: its memory may be read."""
     digest = hashlib.sha256()
     for name, value in sorted(state.get_state().items()):
-        shown = value.detach().cpu().contiguous()
-        digest.update(f"{name} {shown.dtype} {tuple(shown.shape)}".encode())
-        digest.update(shown.numpy().tobytes())
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(bytes_of(value))
     return torch.tensor(list(digest.digest()[:16])).to(state.theta)
 
 
