@@ -340,6 +340,14 @@ class CentredOnTheBatch(Plain):
         return inputs - inputs.mean(0), targets
 
 
+class LooksFirst(Summed):
+    """Counts the classes before it trains, which gives nothing away where they are known."""
+
+    def __call__(self, data: Any, record: Callable[[Any], Any]) -> nn.Module:
+        assert 1 + max(int(data[place][1]) for place in range(len(data))) <= CLASSES
+        return super().__call__(data, record)
+
+
 class StandardisedByAll(Plain):
     """Inputs are divided by the largest of all examples."""
 
@@ -481,6 +489,7 @@ HONEST: dict[type[Plain], dict[str, Any]] = {
     Plain: {},
     Summed: {},
     ReadAtOnce: {},
+    LooksFirst: {},
     Secure: {},
     Momentum: {},
     FromZero: {},

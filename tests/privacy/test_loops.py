@@ -35,7 +35,7 @@ from clipnoise.errors import UserError
 MISTAKES = {**loops.MISTAKES, **rank_loops.MISTAKES, **lora_loops.MISTAKES}
 # One mistake for each check; and honest loops that differ in how they draw examples and noise.
 ONE_OF_EACH = list({MISTAKES[mistake]: mistake for mistake in reversed(MISTAKES)}.values())
-UNLIKE = (Plain, loops.Secure, loops.Shuffled, loops.Whole)
+UNLIKE = (Plain, loops.Secure, loops.Shuffled, loops.Whole, loops.LooksFirst)
 
 
 def judged(

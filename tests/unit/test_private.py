@@ -797,6 +797,27 @@ def test_a_loop_may_draw_from_python_and_numpy_between_steps() -> None:
         np.random.rand()
 
 
+class Jitter(nn.Module):
+    """A transform that is a module, as those of torchvision are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + random.gauss(0, 0.1)
+
+
+class Jittered(Dataset[Any]):
+    transform = Jitter()
+
+    def __len__(self) -> int:
+        return len(INPUTS)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.transform(INPUTS[index]), DATA[1][index]
+
+
+def test_a_dataset_may_draw_in_transforms_that_are_modules() -> None:
+    assert next(iter(start(data=Jittered()))) == 1
+
+
 class OwnGenerator(Dataset[Any]):
     """Items that are turned at random, by a generator of the dataset's own."""
 

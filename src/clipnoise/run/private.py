@@ -343,7 +343,7 @@ class PrivateTraining:
             self._trainer.engine.network.train()
             with self._refusals():
                 streams = GlobalStreams()
-                with networks_watched():
+                with networks_watched(self._trainer.engine.network):
                     done = next(steps, None)
                 streams.require_unchanged()  # by its loss and its method, too
             if done is None:

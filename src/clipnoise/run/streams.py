@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from torch import nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -51,19 +52,24 @@ class GlobalStreams:
 
 
 @contextmanager
-def networks_watched() -> Iterator[None]:
-    """Compare the streams before and after each forward pass of any network.
+def networks_watched(only: nn.Module | None = None) -> Iterator[None]:
+    """Compare the streams before and after each forward pass of a network.
+
+    Args:
+        only: the network; None watches any. The transforms of a dataset may be modules, too, and
+            draw what they like.
 
     Raises:
         UserError: in the forward pass that drew from one of them.
     """
     before: list[GlobalStreams | None] = []  # of the modules inside one another, the outermost
 
-    def enter(*_: object) -> None:
-        before.append(None if before else GlobalStreams())
+    def enter(module: nn.Module, _: object) -> None:
+        if before or only is None or module is only:
+            before.append(None if before else GlobalStreams())
 
     def leave(*_: object) -> None:
-        streams = before.pop()
+        streams = before.pop() if before else None
         if streams is not None:
             streams.require_unchanged()
 

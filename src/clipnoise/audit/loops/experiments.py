@@ -244,20 +244,27 @@ class Experiments:
     @cached_property
     def observed(self) -> bool:
         """Whether reads show the batches: not where all were read before the first release."""
-        trace = self.whole(0)
+        trace, size = self.whole(0), self.claim.expected_batch_size
         reads = trace.reads
         if not any(reads):
             return False
-        return any(reads[1:]) or len(set(reads[0])) < self.examples or trace.steps == 1
+        whole = trace.steps == 1 and (size is None or size >= self.examples)
+        return any(reads[1:]) or len(set(reads[0])) < self.examples or whole
 
     def batch(self, trace: Trace) -> float | None:
-        """Return the size of the first batch, or what it is not above if it cannot be seen."""
-        size = self.claim.expected_batch_size
-        if self.observed or size is None:
-            return len(trace.reads[0]) if self.observed else None
-        if self.claim.sampler != "poisson" or size >= self.examples:
-            return size
-        return float(binom.isf(SIGNIFICANCE / 100, self.examples, size / self.examples))
+        """Return the size of the first batch, or what it is not above if it cannot be seen.
+
+        It cannot where a loop looks at its examples before it draws a batch, so that an example is
+        read twice, or more are read than a batch has.
+        """
+        size, read = self.claim.expected_batch_size, trace.reads[0] if self.observed else []
+        if size is None:
+            return len(read) or None
+        most = float(size)
+        if self.claim.sampler == "poisson" and size < self.examples:
+            most = float(binom.isf(SIGNIFICANCE / 100, self.examples, size / self.examples))
+        seen = self.observed and len(set(read)) == len(read) <= most
+        return len(read) if seen else most
 
 
 def same(one: Trace, other: Trace) -> bool:
