@@ -160,3 +160,24 @@ def test_a_method_has_one_row_for_each_option_of_a_task(tmp_path: Path) -> None:
     shown = settings(load_study(study), read_runs(runs))
     assert set(shown["Task"]) == {"Digits, tuned", "Digits, half the rate"}
     assert not shown.duplicated(["Task", "Method", "ε"]).any()
+
+
+def test_epsilon_with_tuning_is_shown_with_its_claim_and_only_where_every_run_has_one(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        run_row(method=method, seed=seed, epsilon_with_tuning=cost, charge=charge)
+        for method, charge, costs in (
+            ("dp-sgd", "drawn", (2.001, 2.001)),
+            ("dp-adam", "selection", (3.0, 3.0)),
+            ("dp-sgdm", "drawn", (2.0, math.nan)),  # a trial of a search diverged
+        )
+        for seed, cost in enumerate(costs)
+    ]
+    study, runs, _ = write_study(tmp_path, rows)
+    found = settings(load_study(study), read_runs(runs)).set_index("Method")
+    assert found["ε with tuning"].dropna().to_dict() == {"dp-sgd": 2.01, "dp-adam": 3.0}
+    assert found["Claim with tuning"].dropna().to_dict() == {
+        "dp-sgd": "guarantee",
+        "dp-adam": "nominal",
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -145,13 +146,23 @@ def _settings(cell: pd.DataFrame, tried: Mapping[str, str]) -> Settings:
     grid = tried.get(first["hash"], "")
     counts = f"{first['configurations']:.0f} in {first['tuning_runs']:.0f} runs"
     found["tried"] = f"{counts}: {grid}" if grid else counts
-    cost = significant(cell["epsilon_with_tuning"].max())
-    if cost != DASH:
-        nominal = (cell["charge"] == "selection") | (cell["claim"] == "nominal")
-        shared = (cell["charge"] != "drawn") & (cell["randomness"] != "secure")
-        doubtful = (nominal | shared).any()
-        found["ε with tuning"] = cost + (NOMINAL if doubtful else "")
+    cost, nominal = with_tuning(cell)
+    if not math.isnan(cost):
+        found["ε with tuning"] = significant(cost) + (NOMINAL if nominal else "")
     return found
+
+
+def with_tuning(runs: pd.DataFrame) -> tuple[float, bool]:
+    """Return the largest ε of some runs with their searches, and whether it is nominal.
+
+    It is NaN unless all that completed have one: it is left out where a trial diverged.
+    """
+    done = runs[runs["status"] == "completed"]
+    nominal = (done["charge"] == "selection") | (done["claim"] == "nominal")
+    shared = (done["charge"] != "drawn") & (done["randomness"] != "secure")
+    known = done["epsilon_with_tuning"].notna().all()
+    cost = float(done["epsilon_with_tuning"].max()) if known else math.nan
+    return cost, bool((nominal | shared).any())
 
 
 def _rows(

@@ -11,11 +11,13 @@ from datetime import datetime
 import pandas as pd
 
 from clipnoise.report.formats import ACCURACY, LOSS, measured_in
+from clipnoise.report.hyperparameters import with_tuning
 from clipnoise.report.records import NON_PRIVATE, Place, split
 from clipnoise.report.statistics import sample
 from clipnoise.report.tables import Cell, Row, Table, build_table
 from clipnoise.tracking.view import View, flatten, means_of, numbers, with_digest
 
+TUNED = "epsilon_with_tuning"
 PRIVACY = {  # column → metric
     "epsilon_achieved": "epsilon",
     "epsilon": "epsilon_target",
@@ -112,4 +114,7 @@ def _values(cell: Cell) -> dict[str, float]:
         found = sample(cell.runs, metric)
         values |= {f"mean/{metric.column}": found.mean, f"std/{metric.column}": found.deviation}
     claimed = PRIVACY if cell.claim != NON_PRIVATE and not cell.oracle else NOISE
-    return values | {f"privacy/{PRIVACY[name]}": float(cell.runs[name].max()) for name in claimed}
+    spent = {name: float(cell.runs[name].max()) for name in claimed}
+    if TUNED in spent:
+        spent[TUNED], _ = with_tuning(cell.runs)
+    return values | {f"privacy/{PRIVACY[name]}": value for name, value in spent.items()}

@@ -20,6 +20,7 @@ from jinja2 import Environment
 from clipnoise.report.baseline import baseline_of, cost_ratio
 from clipnoise.report.charts import with_intervals
 from clipnoise.report.formats import Metric, budget, named
+from clipnoise.report.hyperparameters import with_tuning
 from clipnoise.report.items import FigureItem, ItemData, study_items
 from clipnoise.report.kinds.overview import OverviewTable
 from clipnoise.report.origin import digests
@@ -88,7 +89,9 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
             column = table.column(place)
             base = baseline_of(column)
             found, same = cell.sample, cell.runs
-            given = json.loads(same["hyperparameters"].iloc[0] or "{}")
+            given = [json.loads(text or "{}") for text in dict.fromkeys(same["hyperparameters"])]
+            cost, nominal = with_tuning(same)
+            charged = math.isfinite(cost)
             rows.append(
                 {
                     "Task": ", ".join(
@@ -106,10 +109,14 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
                     "Adjacency": str(same["adjacency"].max()),
                     "δ": _rounded(same["delta"].max(), 12),
                     "σ": _rounded(same["noise_multiplier"].max(), 3),
-                    "ε with tuning": _rounded(same["epsilon_with_tuning"].max(), 2),
+                    "ε with tuning": math.ceil(100 * cost) / 100 if charged else None,
+                    "Claim with tuning": ("nominal" if nominal else cell.claim)
+                    if charged
+                    else None,
                     "Audit": same["audit"].max() or (NOT_AUDITED if row.private else ""),
-                    "Hyper-parameters": named(
-                        {k: v for k, v in given.items() if k != "id" and v is not None}
+                    "Hyper-parameters": " or ".join(
+                        named({k: v for k, v in one.items() if k != "id" and v is not None})
+                        for one in given
                     ),
                     "_method": row.method,
                 }
