@@ -58,6 +58,14 @@ def test_an_archive_holds_what_is_needed_to_read_and_to_repeat(trained: Path) ->
     assert "clipnoise verify mine.zip" in text
 
 
+def test_an_archive_says_that_it_holds_the_seeds_of_noise(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with zipfile.ZipFile(write()) as file:
+        assert "It holds the seeds of runs with seeded noise." in file.read("README.md").decode()
+    assert "mine.zip: It holds the seeds of runs with seeded" in capsys.readouterr().err
+
+
 def test_the_same_files_make_the_same_archive(trained: Path) -> None:
     first = write().read_bytes()
     for path in Path().rglob("*.json"):

@@ -804,7 +804,7 @@ class Jitter(nn.Module):
         return x + random.gauss(0, 0.1)
 
 
-class Jittered(Dataset[Any]):
+class JitteredByAModule(Dataset[Any]):
     transform = Jitter()
 
     def __len__(self) -> int:
@@ -815,7 +815,7 @@ class Jittered(Dataset[Any]):
 
 
 def test_a_dataset_may_draw_in_transforms_that_are_modules() -> None:
-    assert next(iter(start(data=Jittered()))) == 1
+    assert next(iter(start(data=JitteredByAModule()))) == 1
 
 
 class OwnGenerator(Dataset[Any]):

@@ -325,12 +325,15 @@ def archive(
     has it repeats runs with `clipnoise verify FILE.zip`.
     """
     from clipnoise.studies.archive import archive as archived
+    from clipnoise.studies.archive import reveals
 
     plan, _ = _planned(config, [study])
     planned = plan.study(plan.configured[0])
     out = out or Path(f"{planned.name.replace('/', '-')}.zip")
     write_atomically(out, archived(plan, planned, config, out))
     print(out)
+    for remark in reveals(planned):
+        print(f"clipnoise archive: {out}: {remark}", file=sys.stderr)
 
 
 @options.command()

@@ -45,11 +45,29 @@ Results of the study `{name}`, made with clipnoise {version}.
 checks the hashes, trains finished runs again, drawn at random, and compares every number to the
 last bit. It needs the same versions ({versions}), the prepared datasets of the runs, and a machine
 of the same kind. It runs the code in `plugins/`: read that first.
-
+{reveals}
 ## Cite
 
 Cite clipnoise (`CITATION.cff`) and the papers of the methods, which their descriptions name.
 """
+
+
+SEEDED = (
+    "It holds the seeds of runs with seeded noise. Their ε holds for whoever does not know the "
+    "seed: with it, noise can be taken away from what was released."
+)
+SEARCHED = (
+    "It holds the searches whose number of trials was drawn. An ε that covers such a search holds "
+    "for whoever sees the reported run alone, and not its trials, their number or their scores."
+)
+
+
+def reveals(study: Study) -> list[str]:
+    """Return what an archive of a study reveals that its privacy statements rule out."""
+    private = [spec for spec in study.specs.values() if spec.protects]
+    seeded = any(not spec.secure_noise for spec in private)
+    searched = any(spec.search_law is not None for spec in private)
+    return [*([SEEDED] if seeded else []), *([SEARCHED] if searched else [])]
 
 
 def archive(plan: Plan, study: Study, config: Path, out: Path) -> bytes:
@@ -69,8 +87,9 @@ def archive(plan: Plan, study: Study, config: Path, out: Path) -> bytes:
     if not any(name.endswith("/summary.json") for name in members):
         raise UserError(f"{study.name}: no run has a result yet, so there is nothing to archive.")
     members["config.yaml"] = _config(study, config, root)
-    known = versions()
+    known, remarks = versions(), reveals(study)
     text = README.format(
+        reveals="\n## What it reveals\n\n" + "\n\n".join(remarks) + "\n" if remarks else "",
         title=study.title, name=study.name, file=out.name, version=known.get("clipnoise", ""),
         versions=", ".join(f"{name} {number}" for name, number in known.items()),
     )  # fmt: skip
