@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.noise.tree import TreeNoise
 from clipnoise.privacy.units import Example
 from clipnoise.run import private
+from clipnoise.run.own_examples import users_of
 from clipnoise.run.private import PrivateTraining
 from clipnoise.run.setup import build_network
 from clipnoise.run.spec import RunSpec
@@ -795,6 +797,49 @@ def test_a_loop_may_draw_from_python_and_numpy_between_steps() -> None:
     for _ in start():
         random.random()
         np.random.rand()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"x": INPUTS, "y": DATA[1]}, "data: expected a pair of tensors .*, got dict"),
+        (pd.DataFrame({"x": [1.0, 2.0]}), "data: expected a pair of tensors .*, got DataFrame"),
+        ([(object(), 1), (object(), 0)], "data: inputs of type object make no batch"),
+        ([(torch.zeros(6), None)] * 2, "data: targets of type NoneType make no batch"),
+        (
+            [(torch.zeros(6), torch.zeros(1 + i)) for i in range(2)],
+            r"data: targets differ in their shapes \(\(1,\), \(2,\)\)",
+        ),
+    ],
+    ids=["dict", "frame", "object", "no target", "targets"],
+)
+def test_data_that_make_no_batch_are_refused_in_a_line(data: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        start(data=data)
+
+
+def test_ids_of_users_may_be_numbers_of_numpy_or_torch() -> None:
+    ids = [number // 10 for number in range(200)]
+    for form in (np.int64, torch.tensor):
+        assert torch.equal(users_of([form(one) for one in ids], 200), users_of(ids, 200))
+
+
+def test_a_saved_training_goes_on_with_the_same_layers_alone(tmp_path: Path) -> None:
+    """A frozen layer, or one without parameters, is part of the model."""
+
+    def built(middle: nn.Module, seed: int) -> nn.Module:
+        model = network(middle)
+        torch.manual_seed(seed)
+        frozen = nn.Linear(6, 6).requires_grad_(False)
+        return nn.Sequential(frozen, *model)
+
+    saved = start(built(nn.Tanh(), 1))
+    next(iter(saved))
+    saved.save(tmp_path / "saved")
+    start(built(nn.Tanh(), 1)).resume(tmp_path / "saved")
+    for model in (built(nn.Tanh(), 2), built(nn.ReLU(), 1)):
+        with pytest.raises(UserError, match="layers"):
+            start(model).resume(tmp_path / "saved")
 
 
 class Jitter(nn.Module):

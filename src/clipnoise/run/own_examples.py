@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from clipnoise.data.base import DenseExamples, Examples
 from clipnoise.data.several import Several, call, shape_of, tensors_of
@@ -74,25 +74,31 @@ def _joined(items: list[Any]) -> tuple[Inputs, Tensor]:
     """
     inputs, targets = zip(*items, strict=True)
     if not isinstance(inputs[0], Mapping | tuple | list):
-        return _batch(inputs), default_collate(list(targets))
+        return _batch(inputs, "inputs"), _batch(targets, "targets")
     each = [_several(one, "data: the inputs of an item") for one in inputs]
     if any(one.names != each[0].names for one in each):
         raise UserError("data: the inputs of one item are others than those of another.")
     columns = zip(*(one.each for one in each), strict=True)
-    return each[0].with_each([_batch(column) for column in columns]), default_collate(list(targets))
+    batches = [_batch(column, "inputs") for column in columns]
+    return each[0].with_each(batches), _batch(targets, "targets")
 
 
-def _batch(inputs: Sequence[Any]) -> Tensor:
-    """Return one input of each item as a batch."""
+def _batch(values: Sequence[Any], what: str) -> Tensor:
+    """Return one input of each item, or their targets, as a batch."""
     try:
-        batch: Tensor = default_collate(list(inputs))
+        batch: Tensor = default_collate(list(values))
+    except TypeError:
+        raise UserError(
+            f"data: {what} of type {type(values[0]).__name__} make no batch. Return tensors, "
+            "arrays or numbers from the dataset."
+        ) from None
     except RuntimeError:
-        shapes = {torch.as_tensor(one).shape for one in inputs}
+        shapes = {torch.as_tensor(one).shape for one in values}
         if len(shapes) == 1:
             raise
         some = ", ".join(str(tuple(shape)) for shape in sorted(shapes)[:3])
         raise UserError(
-            f"data: inputs differ in their shapes ({some}), so they make no batch. Pad them in the "
+            f"data: {what} differ in their shapes ({some}), so they make no batch. Pad them in the "
             "dataset, to a length that does not depend on the private examples."
         ) from None
     return batch
@@ -150,6 +156,8 @@ def examples_of(data: object, name: str) -> Examples:
         data = data.tensors
     if isinstance(data, tuple | list) and (_is_of_tensors(data) or _begins_with_several(data)):
         examples = _of_tensors(data, name)
+    elif isinstance(data, Mapping | IterableDataset) or hasattr(data, "iloc"):
+        raise UserError(f"{name}: expected {PAIRS}, got {type(data).__name__}.")
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         examples = DatasetExamples(data)
     else:
@@ -223,7 +231,7 @@ def _of_tensors(data: Sequence[Any], name: str) -> Examples:
 
 def digest_of(examples: Examples) -> str:
     """Return 16 hex digits over examples; of those of a torch Dataset, over a few of them."""
-    plain = not isinstance(examples, DatasetExamples)
+    plain = not isinstance(getattr(examples, "inner", examples), DatasetExamples)
     chosen = slice(None) if plain else torch.linspace(0, len(examples) - 1, FIRST).long()
     digest = hashlib.sha256()
     for values in (values for part in examples.take(chosen) for values in tensors_of(part)):
@@ -283,6 +291,8 @@ def users_of(users: Any, examples: int) -> Tensor:
         UserError: an id is missing or is something else, or there are more or fewer than examples.
     """
     ids = users.tolist() if hasattr(users, "tolist") else list(users)
+    single = (np.generic, torch.Tensor, np.ndarray)
+    ids = [one.item() if isinstance(one, single) and one.ndim == 0 else one for one in ids]
     if len(ids) != examples:
         raise UserError(f"users: {len(ids)} ids for {examples} examples; give one for each.")
     for row, one in enumerate(ids):

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -518,6 +519,20 @@ class PrivateTraining:
         self.set(**saved.notes.get("set", {}))
         self._show()
 
+    @cached_property
+    def _layers(self) -> str:
+        """What the network is besides the parameters that are trained: a digest."""
+        network, digest = self._trainer.engine.network, hashlib.sha256()
+        for name, module in network.named_modules():
+            digest.update(f"{name} {type(module).__qualname__}\n".encode())
+        trained = {name for name, one in network.named_parameters() if one.requires_grad}
+        for name, value in network.state_dict().items():
+            if name not in trained and isinstance(value, torch.Tensor):
+                flat = value.detach().cpu().contiguous().flatten()
+                digest.update(f"{name} {value.dtype}\n".encode())
+                digest.update(flat.view(torch.uint8).numpy().data)
+        return digest.hexdigest()[:12]
+
     def _identity(self) -> dict[str, str]:
         """Return what must be as it was for a saved training to go on."""
         procedure, flat = self._procedure, self._trainer.engine.flat
@@ -536,6 +551,7 @@ class PrivateTraining:
             "examples": f"{procedure.population}, {public} public",
             "seed": "none" if procedure.secure_noise else str(procedure.seed),
             "model": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
+            "layers": self._layers,
             "code": fingerprint_of(code),
             "torch": str(torch.__version__),
             "device": self._trainer.state.theta.device.type,
