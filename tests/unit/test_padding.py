@@ -72,6 +72,27 @@ def test_a_network_that_leaves_padding_out_passes_as_it_was() -> None:
     torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
 
 
+class FirstHalf(Pooled):
+    """Leaves padding out, but reads half of a batch that is wider than 64 tokens."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids[:, : max(64, ids.shape[1] // 2)])
+
+
+def test_longer_texts_are_tried_too() -> None:
+    with pytest.raises(UserError, match="depends on how far the text is padded"):
+        check_padding(FirstHalf("mean of words"), labelled(texts(200)), WORDS)
+
+
+class Named(Pooled):
+    def forward(self, ids: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        return {"logits": super().forward(ids)}
+
+
+def test_a_network_may_return_its_outputs_by_name() -> None:
+    check_padding(Named("mean of words"), labelled(texts()), WORDS)
+
+
 def test_where_all_batches_have_one_width_nothing_is_refused() -> None:
     """A length within a bucket is the width of every batch, and so is that of plain tensors."""
     check_padding(Pooled("mean"), labelled(texts(length=32)), WORDS)

@@ -6,12 +6,13 @@ the padding, one text would reach all others of its batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from clipnoise.data.rows import BUCKET, RaggedRows
+from clipnoise.data.several import call
 from clipnoise.data.text import MaskedRows
 from clipnoise.errors import UserError, reason
 from clipnoise.gradients.checks import ending_of, perturb, unchanged
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from clipnoise.data.base import Examples
 
-LENGTHS = (BUCKET, BUCKET, BUCKET - 1, BUCKET // 2, 1)
+SHORT = (BUCKET, BUCKET, BUCKET - 1, BUCKET // 2, 1)
 TOLERANCE = 1e-5  # of the largest output: kernels round differently at another width
 
 
@@ -43,10 +44,15 @@ def check_padding(network: nn.Module, examples: Examples, vocabulary: int) -> No
     rows = examples.inputs.rows if isinstance(examples.inputs, MaskedRows) else examples.inputs
     if not isinstance(rows, RaggedRows) or rows.length <= BUCKET:
         return  # all batches have one width
-    texts = _made_up(vocabulary, ending_of(network))
+    ending = ending_of(network)
+    short = _made_up(vocabulary, ending, SHORT)
+    long = 3 * rows.length // (4 * BUCKET) * BUCKET  # the width of a batch of longer texts
+    tried = [(short, min(2 * BUCKET, rows.length)), (short, rows.length)]
+    if long > BUCKET:
+        tried.append((_made_up(vocabulary, ending, (long, long - 1)), rows.length))
     with unchanged(network), torch.no_grad():
         perturb(network)
-        for width in sorted({min(2 * BUCKET, rows.length), rows.length}):
+        for texts, width in tried:
             try:
                 apart = [pair for pair in _both(network, texts, width) if not _close(*pair)]
             except Exception as error:  # whatever a network's own code raises
@@ -62,17 +68,18 @@ def check_padding(network: nn.Module, examples: Examples, vocabulary: int) -> No
                 )
 
 
-def _made_up(vocabulary: int, ending: int | None) -> Tensor:
-    """Return texts of several lengths, int64 of shape (5, bucket).
+def _made_up(vocabulary: int, ending: int | None, each: Sequence[int]) -> Tensor:
+    """Return texts of these lengths, int64 of shape (texts, length of the first).
 
-    The first repeats one token, so that padding, if it counts, is far from all others.
+    The first is the longest, and repeats one token, so that padding, if it counts, is far from all
+    others.
     """
-    draws, lengths = torch.Generator().manual_seed(0), torch.tensor(LENGTHS)
-    texts = torch.randint(1, vocabulary, (len(LENGTHS), BUCKET), generator=draws)
+    draws, lengths = torch.Generator().manual_seed(0), torch.tensor(each)
+    texts = torch.randint(1, vocabulary, (len(each), each[0]), generator=draws)
     texts[0] = 1
     if ending is not None:
-        texts[torch.arange(len(LENGTHS)), lengths - 1] = ending
-    return texts * (torch.arange(BUCKET) < lengths.unsqueeze(1))
+        texts[torch.arange(len(each)), lengths - 1] = ending
+    return texts * (torch.arange(each[0]) < lengths.unsqueeze(1))
 
 
 def _both(network: nn.Module, texts: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -84,7 +91,7 @@ def _both(network: nn.Module, texts: Tensor, width: int) -> Iterator[tuple[Tenso
             outputs = []
             for inputs in (texts[one], padded[one]):
                 with Masks(0, one).active():
-                    found = network(inputs)
+                    found = call(network, inputs)
                 by_token = found.ndim > 2 and found.shape[1] == inputs.shape[1]
                 outputs.append(found[inputs != 0] if by_token else found)
             yield outputs[0], outputs[1]
