@@ -258,6 +258,38 @@ def test_what_is_tuned_takes_the_chosen_value_and_is_needed(
     assert not made.searches
 
 
+def test_each_search_has_a_panel_with_what_it_chose(folder: Path) -> None:
+    path = folder / "workflow" / "studies" / "tiny.yaml"
+    values = yaml.safe_load(STUDY)
+    (panel,) = values["panels"].values()
+    for method in panel["methods"]:
+        if "tune" in method:
+            method["tune"] |= {"searches": 2, "seeds": [101, 102]}
+    path.write_text(yaml.safe_dump(values))
+    study = load_study(path)
+    rates = {}
+    for number, (key, search) in enumerate(study.searches.items()):
+        rate = search.configurations[number % len(search.configurations)][0].method.learning_rate
+        tried = [{"values": {"learning_rate": rate}, "mean": 0.9, "n": 1, "planned": 1}]
+        choice = {"metric": search.metric, "choice": {"learning_rate": rate}, "tried": tried}
+        chosen = folder / "results" / "tuning" / f"{key}.json"
+        chosen.parent.mkdir(parents=True, exist_ok=True)
+        chosen.write_text(json.dumps(choice))
+        rates[key] = rate
+    asked = {
+        (run.spec.seed, rates[run.spec.tuning.key])
+        for run in study.runs
+        if run.spec.tuning is not None
+    }
+    made = diagnosed(folder, "--method", "dp-sgd")
+    repeated = {
+        (run.spec.seed, run.spec.method.learning_rate)  # type: ignore[attr-defined]
+        for run in made.runs
+        if run.panel.endswith("-asked")
+    }
+    assert repeated == asked
+
+
 def test_a_method_that_needs_its_clipping_keeps_it(folder: Path) -> None:
     study = diagnosed(folder, "--method", "dp-sgd-quantile", "--epsilon", "1")
     assert len(study.panels) == len(CHANGES) - 2

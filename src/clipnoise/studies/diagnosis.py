@@ -69,7 +69,8 @@ def diagnosis(
     for run, epsilon in asked:
         given = ((panels, run.panel), (methods, run.label), (epsilons, epsilon))
         if all(not chosen or one in chosen for chosen, one in given):
-            place = (run.panel, run.dataset, run.model, run.label, _number(epsilon))
+            search = () if run.search is None else (f"search {run.search}",)
+            place = (run.panel, run.dataset, run.model, run.label, _number(epsilon), *search)
             groups.setdefault(place, []).append(run)
     if not groups:
         raise UserError(f"{study.path}: no private run has this panel, method and ε together.")
@@ -114,9 +115,10 @@ def _panel(runs: list[PlannedRun], results: Path) -> dict[str, object]:
     privacy, epsilon = _given(spec.privacy), spec.privacy.epsilon
     assert epsilon is not None
     del privacy["epsilon"]
+    search = "" if first.search is None else f", search {first.search}"
     return {
         "title": f"What costs {first.label} its accuracy at ε = {_number(epsilon)} "
-        f"({first.dataset}, {first.model})",
+        f"({first.dataset}, {first.model}{search})",
         "datasets": [_named(spec.dataset, first.dataset)],
         "models": [_named(spec.model, first.model)],
         "methods": [_named(spec.method, first.label)],
