@@ -37,6 +37,7 @@ FIGURE = ROOT / "docs" / "league" / "size-and-power.png"
 METHODS = (5, 9, 13)
 LEADS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)  # points
 ALIKE = {"noisier": 1.0, "collapse": 0.0}
+UNEQUAL = {"collapse": 0.0, "first_collapses": 0.05}
 TEST_ERROR = 0.005
 DRAWS = 499  # of each test
 # What a line of the figure is called: its test, and how its leagues differ from the others.
@@ -82,6 +83,8 @@ def measure(settings: int, leagues: int) -> dict[str, Any]:
         ]
         size[name] = {"wrong": [one.wrong for one in made], "error": made[0].error}
         print(name, size[name], flush=True)
+    unequal = rates(league(FLIPS, METHODS[-1], whole=False, **UNEQUAL), FLIPS, settings).wrong
+    print("one method collapses in 5% of runs, the others never", unequal, flush=True)
     power: dict[str, list[float]] = {}
     for name, (test, changes) in POWERS.items():
         whole = test in TOGETHER
@@ -97,6 +100,7 @@ def measure(settings: int, leagues: int) -> dict[str, Any]:
         "settings": settings,
         "leagues": leagues,
         "size": size,
+        "unequal": unequal,
         "power": power,
         "over_tasks": over_tasks(settings),
     }

@@ -184,6 +184,13 @@ def test_the_spread_over_searches_goes_from_the_smallest_to_as_many_times_as_muc
     assert not one.of_both.any()
 
 
+def test_a_method_that_collapses_more_often_is_as_good_on_average() -> None:
+    unequal = League(methods=3, tasks=1, budgets=1, searches=20_000, first_collapses=0.1)
+    (one,) = unequal.draw(np.random.default_rng(0)).values()
+    np.testing.assert_allclose(one.searches.mean(axis=1), 0.8 - 0.02 * 0.35, atol=0.003)
+    assert np.median(one.searches[0]) > np.median(one.searches[1:]) + 0.02
+
+
 def test_the_protocol_quotes_the_numbers_that_were_simulated() -> None:
     root = Path(__file__).parents[2]
     found = json.loads((root / "benchmarks" / "results" / "league_inference.json").read_text())
@@ -199,6 +206,8 @@ def test_the_protocol_quotes_the_numbers_that_were_simulated() -> None:
     for said, test in zip(shown, tests, strict=True):
         power = [found["power"][test][found["leads"].index(lead)] for lead in (1, 2, 5)]
         assert [float(one) for one in said] == pytest.approx([100 * one for one in power], abs=0.06)
+    (unequal,) = re.findall(rf"the others never do, an equal one is excluded in {number} of", page)
+    assert float(unequal) == pytest.approx(100 * found["unequal"], abs=0.06)
     assert f"of {found['settings']} for each point" in page
     assert f"of {found['leagues']} leagues" in page
     led = (found["settings"] // 4, found["settings"] // 100 * 54)

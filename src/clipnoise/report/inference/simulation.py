@@ -26,6 +26,7 @@ from clipnoise.studies.audits import holm
 
 Place = tuple[int, int]  # task and budget
 Settings = Mapping[Place, Components]
+FALL = (0.1, 0.6)  # by how much a run collapses, at least and at most
 BASELINE = 1  # the position of the method that gains are over; the one at 0 may lead
 
 
@@ -41,6 +42,9 @@ class League:
     Attributes:
         methods, tasks, budgets, searches, seeds: how many there are, seeds of each search.
         lead: by how much the first method is better.
+        first_collapses: with what probability a run of the first method collapses, where it is
+            another one than that of the others. In all other runs it is ahead by as much as that
+            costs it on average.
         interaction: the standard deviation of what a method gains or loses on a task.
     """
 
@@ -55,6 +59,7 @@ class League:
     collapse: float = 0.02
     test_error: float = 0.0
     lead: float = 0.0
+    first_collapses: float | None = None
     interaction: float = 0.0
 
     def draw(self, rng: np.random.Generator) -> dict[Place, Components]:
@@ -80,8 +85,12 @@ class League:
         """Return what searches and their seeds add, of shape (methods, searches)."""
         spread = self.spread * np.geomspace(1, self.noisier, self.methods)
         shape = (self.methods, self.searches, self.seeds)
-        lost = (rng.random(shape) < self.collapse) * rng.uniform(0.1, 0.6, shape)
-        own = rng.permutation(spread)[:, None] * rng.normal(size=shape[:2])
+        chance, ahead = np.full((self.methods, 1, 1), self.collapse), np.zeros((self.methods, 1))
+        if self.first_collapses is not None:
+            chance[0] = self.first_collapses
+            ahead[0] = (self.first_collapses - self.collapse) * sum(FALL) / 2
+        lost = (rng.random(shape) < chance) * rng.uniform(*FALL, shape)
+        own = ahead + rng.permutation(spread)[:, None] * rng.normal(size=shape[:2])
         return np.asarray(own + self.shared * rng.normal(size=self.searches) - lost.mean(axis=2))
 
 
