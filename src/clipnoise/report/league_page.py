@@ -113,16 +113,20 @@ def _compared(found: LeagueFindings) -> str:
 
     What is not searched for, and so has no hyper-parameters of its own, is a reference.
     """
-    every = [_private(runs) for runs in found.confirmed.values()]
-    searched = [_private(found.tasks[task].dropna(subset="search")) for task in found.confirmed]
-    confirmed = [len(set(one)) for one in searched]
-    screened = f"{_from_to(found.screened.values())} methods screened" if found.screened else ""
-    parts = [screened, f"{_from_to(confirmed)} {'' if screened else 'methods '}confirmed"]
-    references = [len(one) - count for one, count in zip(every, confirmed, strict=True)]
+    methods = "methods "
+    parts = []
+    if found.screened:
+        parts.append(f"{_from_to(found.screened.values())} {methods}screened")
+        methods = ""
+    confirmed = {
+        task: len(_private(found.tasks[task].dropna(subset="search"))) for task in found.confirmed
+    }
+    parts.append(f"{_from_to(confirmed.values())} {methods}confirmed")
+    references = [len(_private(runs)) - confirmed[task] for task, runs in found.confirmed.items()]
     if any(references):
-        one = max(references) == 1
-        parts.append(f"{_from_to(references)} {'reference' if one else 'references'} beside them")
-    return listing([*filter(None, parts)])
+        noun = "reference" if max(references) == 1 else "references"
+        parts.append(f"{_from_to(references)} {noun} beside them")
+    return listing(parts)
 
 
 def _from_to(numbers: Collection[int]) -> str:
