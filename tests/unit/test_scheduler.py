@@ -93,6 +93,7 @@ def test_what_would_be_ignored_is_refused(resources: dict[str, object], message:
         (("my study",), "letters, digits"),
         (("v1.2",), "letters, digits"),
         (("audit",), "may not be audit or reaccounting"),
+        (("mine", "mine/a"), "there is a folder of studies with this name"),
     ],
 )
 def test_names_that_the_workflow_cannot_carry_are_refused(

@@ -113,7 +113,7 @@ class Plan:
         rules = read_scale(scale)
         secure = config.secure_noise
         studies = [find_study(one, folder, scale, secure_noise=secure) for one in config.studies]
-        _check_names(studies)
+        _check_names(studies, folder)
         plan = cls(config, folder, scale, tuple(study.name for study in studies), planned)
         for name in rules.reproductions:
             if name not in plan.reproductions:
@@ -477,10 +477,21 @@ class Plan:
         }
 
 
-def _check_names(studies: Iterable[Study]) -> None:
-    """Refuse names of studies that files or rules of the workflow could not carry."""
+def _check_names(studies: Iterable[Study], folder: Path) -> None:
+    """Refuse names of studies that files or rules of the workflow could not carry.
+
+    Args:
+        studies: those of config.yaml.
+        folder: of studies; each folder in it is a paper, whose report has its name.
+    """
     paths: dict[str, Path] = {}
+    papers = {name.split("/")[0] for name in studies_of_papers(folder)}
     for study in studies:
+        if study.name in papers:
+            raise UserError(
+                f"studies: {study.path}: there is a folder of studies with this name, "
+                f"{folder / study.name}: their reports would be in one place."
+            )
         if not re.fullmatch(NAME, study.name) or study.name in RESERVED:
             raise UserError(
                 f"studies: {study.path}: a study's name may hold letters, digits, - and _, and may "
