@@ -297,6 +297,17 @@ def test_the_page_says_what_each_task_trains_and_costs() -> None:
         assert numbers == [f"{size:,}", f"{batch:,}", str(first.training["steps"]), budgets]
 
 
+def test_the_page_adds_up_what_all_tasks_cost() -> None:
+    below = PAGE.split(COSTS)[1].split("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in below]
+    runs = sum(int(one[1].replace(",", "")) for one in cells)
+    hours = sum(int(one[3]) for one in cells) / 60
+    said = (
+        f"All {len(cells)} tasks have {runs:,} runs, and by these estimates take {hours:.0f} core"
+    )
+    assert said in PAGE
+
+
 @pytest.mark.parametrize("name", [name for name in TASKS if "references" in PANELS[name]])
 def test_references_on_features_release_all_examples_once_on_the_confirmed_seeds(name: str) -> None:
     panels = every_panel(name.removeprefix("league/"))

@@ -297,13 +297,12 @@ def _tasks(found: LeagueFindings, planned: Mapping[str, str]) -> ListBlock:
         rows.append([task, about, state, shown, searched, examples, methods, *numbers])
     return ListBlock(
         title="Tasks",
-        caption="Confirmed: the number of private methods. Runs and minutes of processor"
-        " time in steps are those of reported runs, without searches. With its search: ε "
-        "of publishing all that the trials of a search and its reported run release, "
-        "composed by Rényi divergences; it does not cover validation examples, which "
-        "choose among the trials. It is nominal: it holds if each trial draws noise of "
-        "its own, and here those of a search share a seed. A dash: batches are not "
-        "Poisson, or nothing is confirmed.",
+        caption="Confirmed: the number of private methods, references among them. Runs and minutes "
+        "of processor time in steps are those of reported runs, without searches. With its search: "
+        "ε of publishing all that the trials of a search and its reported run release, composed by "
+        "Rényi divergences; it does not cover validation examples, which choose among the trials. "
+        "It is nominal: it holds if each trial draws noise of its own, and here those of a search "
+        "share a seed. A dash: batches are not Poisson, or nothing is confirmed.",
         heads=(
             *("task", "about", "state", "ε", "with its search"),
             *("test examples", "confirmed", "runs", "minutes"),
