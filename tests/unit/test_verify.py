@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -19,8 +20,8 @@ from clipnoise.privacy.calibration import read_calibration
 from clipnoise.run import ranks
 from clipnoise.run.job import is_finished
 from clipnoise.run.ranks import Ranks, started
-from clipnoise.run.results import digest_of
-from clipnoise.run.spec import to_mapping
+from clipnoise.run.results import digest_of, run_folder
+from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.collect import collect
 from clipnoise.studies.study import load_study
 from clipnoise.tracking import Membership
@@ -200,6 +201,46 @@ def test_a_result_of_another_run_than_the_planned_one_is_not_verified(
     restate(trained, summary)
     assert main(["verify", "mine.yaml"]) == 1
     assert "the run, by its spec: " in capsys.readouterr().out
+
+
+def train(spec: RunSpec, *words: str) -> None:
+    assert main(["train", "--spec", json.dumps(to_mapping(spec)), "--device", "cpu", *words]) == 0
+
+
+def test_what_a_search_chose_is_chosen_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = copy.deepcopy(STUDY)
+    values["panels"]["one"] |= {
+        "epsilons": [],
+        "seeds": [1],
+        "methods": [{"id": "sgd", "tune": {"grid": {"learning_rate": [1e-6, 1]}, "seeds": [9]}}],
+    }
+    values["panels"]["one"]["datasets"] = ["digits"]
+    Path("config.yaml").write_text(yaml.safe_dump({"studies": ["mine.yaml"], "device": "cpu"}))
+    Path("mine.yaml").write_text(yaml.safe_dump(values))
+    study = load_study(Path("mine.yaml"))
+    dataset = study.runs[0].spec.dataset
+    dataset.prepare(Path("data"))
+    ((key, search),) = study.searches.items()
+    for tried in search.runs:
+        train(tried)
+    choice = Path("results/tuning") / f"{key}.json"
+    folders = [str(run_folder(Path("results"), tried)) for tried in search.runs]
+    words = ["--parameters", "learning_rate", "--metric", search.metric, "--out", str(choice)]
+    choice.parent.mkdir()
+    assert main(["select", "--runs", *folders, *words]) == 0
+    run = study.runs[0].spec
+    train(run, "--choice", str(choice))
+    assert main(["verify", "mine.yaml"]) == 0
+    found = json.loads(choice.read_text())
+    other = next(one for one in found["tried"] if one["values"] != found["choice"])
+    choice.write_text(json.dumps(found | {"choice": other["values"]}))  # as it looks best on tests
+    train(run, "--choice", str(choice))
+    capsys.readouterr()
+    assert main(["verify", "mine.yaml"]) == 1
+    assert "what its search chose: learning_rate " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

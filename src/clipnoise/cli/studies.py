@@ -347,8 +347,9 @@ def verify(
 
     STUDY may be an archive that `clipnoise archive` has written: it is unpacked elsewhere, with the
     data and weights that CONFIG names, and the plug-ins in it are imported. Losses, accuracies and
-    ε must be equal to the last bit; times and memory may differ. The exit code is 1 if a run gives
-    another number. Nothing in the results folder is changed. A run repeats with as many threads as
+    ε must be equal to the last bit; times and memory may differ. What is tuned must be what the
+    results of its search choose, where they are there. The exit code is 1 if a run gives another
+    number. Nothing in the results folder is changed. A run repeats with as many threads as
     it was trained with, which the configuration says, and as many processes, which its result says.
     """
     if not study.endswith(".zip"):
@@ -375,6 +376,7 @@ def _verify(
     import torch
 
     from clipnoise.run.job import repeat, repeatable
+    from clipnoise.studies.repetition import chosen_otherwise
 
     torch.set_num_threads(plan.config.resources.threads)  # where it was imported already
     (name,) = plan.configured
@@ -384,7 +386,14 @@ def _verify(
         raise UserError(f"{results}: {called} has no completed run that could be repeated.")
     drawn = random.Random(draw).sample(finished, min(runs, len(finished)))
     device = plan.config.device
-    found = ((one.folder, repeat(one, results=results, **folders, device=device)) for one in drawn)
+    found = (
+        (
+            one.folder,
+            chosen_otherwise(planned, one, results)
+            or repeat(one, results=results, **folders, device=device),
+        )
+        for one in drawn
+    )
     return int(not repeated_alike(found, len(finished)))
 
 

@@ -1,4 +1,4 @@
-"""Published runs of the league, trained again from their file alone.
+"""Published runs of the league, trained again from their file alone; choices, made again.
 
 What trains is imported where it is needed, because studies are planned without torch.
 """
@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.errors import UserError
-from clipnoise.run.choice import Choice, resolve
+from clipnoise.run.choice import Choice, in_words, resolve, tuned_values
 from clipnoise.run.fingerprint import training_code
+from clipnoise.run.results import read_summary, run_folder
 from clipnoise.studies.collect import rows_of
 from clipnoise.studies.columns import LEAGUE, frame, table
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.study import Study
+from clipnoise.studies.tuning import choose
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,6 +96,27 @@ def repeated(
         epsilon = "" if row["epsilon"] is None else f", ε = {row['epsilon']:g}"
         called = f"{row['label']}{epsilon}, seed {row['seed']}"
         yield called, with_processors(different, row["cpu"], now["cpu"])
+
+
+def chosen_otherwise(study: Study, spec: RunSpec, results: Path) -> Different:
+    """Choose for a finished run again, by the results of its search, and return what differs.
+
+    Args:
+        study: that plans the run.
+        spec: the run as it is planned.
+        results: the results folder. Where runs of the search are missing, nothing can be told.
+    """
+    if spec.tuning is None:
+        return {}
+    search = study.searches[spec.tuning.key]
+    tried = [read_summary(run_folder(results, one)) for one in search.runs]
+    summaries = [one for one in tried if one is not None]
+    trained = read_summary(run_folder(results, spec))
+    if trained is None or len(summaries) < len(tried):
+        return {}
+    again = choose(summaries, search.parameters, search.metric, each=search.each).choice
+    made = tuned_values(trained["spec"], search.parameters)
+    return {} if made == again else {"what its search chose": (in_words(made), in_words(again))}
 
 
 def _records(runs: pd.DataFrame) -> list[dict[Hashable, Any]]:
