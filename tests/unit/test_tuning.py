@@ -767,6 +767,9 @@ def test_charging_a_search_follows_its_runs() -> None:
     assert math.isnan(epsilon_with_tuning("composition", banded, made))
     nodes = {**PRIVACY, "adjacency": "add-remove-node"}
     assert math.isnan(epsilon_with_tuning("composition", nodes, made))
+    first, second = tried
+    lost = replace(made, tried=(first, replace(second, mean=None, n=1)))  # a run of it diverged
+    assert math.isnan(epsilon_with_tuning("composition", PRIVACY, lost))
 
 
 def test_a_spec_without_tuning_has_an_empty_section() -> None:

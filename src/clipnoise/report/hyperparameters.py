@@ -46,7 +46,7 @@ SHARED = (
 UNCHARGED = "ε is that of one run. The search is not charged, so its true cost is higher."
 CHARGED = {
     "composition": "With tuning: ε of publishing every private run of the search and one reported "
-    "run, composed in RDP.",
+    "run, composed in RDP. It is left out where a trial diverged.",
     "selection": f"{NOMINAL} With tuning: ε of publishing the best of a random number of runs, on "
     "average as many as there are configurations (Papernot and Steinke 2022, theorem 6). The "
     "search tried a fixed grid, so this ε is nominal.",

@@ -412,6 +412,8 @@ def epsilon_with_tuning(charge: str, privacy: Mapping[str, Any], choice: Choice)
     if charge == "drawn":
         return float(privacy.get("epsilon_with_tuning", math.nan))
     covered = composable(privacy) and all(spent.composable for spent in choice.spent)
+    # Whether a trial diverges depends on losses on private examples, which no ε covers.
+    covered &= len(choice.ranked) == len(choice.tried)
     if charge == "nothing" or not covered or privacy["epsilon"] is None:
         return math.nan
     sigma, rate, steps = (privacy[key] for key in ("noise_multiplier", "sampling_rate", "steps"))
