@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -331,7 +331,7 @@ def _compare(judged: Judged, trained: Sequence[Ranges]) -> None:
     runs = [_drawn(ranges) for ranges in trained]
     draw = secrets.SystemRandom()
     resumed = draw.randrange(len(runs))
-    stop = draw.randint(1, runs[resumed]["steps"] - 1)
+    stop = draw.randint(1, int(runs[resumed]["steps"]) - 1)
     problems: list[str] = []
     expected: dict[int, list[Tensor]] = {}
     saved: dict[str, Tensor] = {}
@@ -391,10 +391,10 @@ def _differences(
     ]
 
 
-def _drawn(ranges: Ranges) -> dict[str, Any]:
+def _drawn(ranges: Ranges) -> dict[str, float]:
     """Return the settings of a run, as `run_spec` takes them."""
     draw = secrets.SystemRandom()
-    settings: dict[str, Any] = {name: draw.randint(*ends) for name, ends in ranges.items()}
+    settings: dict[str, float] = {name: draw.randint(*ends) for name, ends in ranges.items()}
     return {**settings, "noise_multiplier": draw.uniform(0.3, 8.0), "seed": secrets.randbits(31)}
 
 

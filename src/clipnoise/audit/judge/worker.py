@@ -144,9 +144,16 @@ class Worker:
             state.unwritten -= {x for x in state.unwritten if state.buffers[x]._version}
         return {"found": found, "state": state}
 
-    def ask_train(self, method: list[str], cache: str, **run: Any) -> list[torch.Tensor]:
+    def ask_train(
+        self,
+        method: list[str],
+        cache: str,
+        saved: Mapping[str, torch.Tensor] | None = None,
+        **run: Any,
+    ) -> list[torch.Tensor]:
         """Train as any run does, all in this process, and return what `trajectory` shows."""
-        return [shown for shown, _ in trajectory(Subject(self.method(*method)), Path(cache), **run)]
+        of_file = Subject(self.method(*method))
+        return [shown for shown, _ in trajectory(of_file, Path(cache), saved, **run)]
 
     def ask_cost(self, method: list[str], cache: str) -> dict[str, object]:
         """Return what a step costs: the values of `Cost`.
@@ -194,8 +201,8 @@ class Worker:
 def trajectory(
     subject: Subject,
     cache: Path,
-    *,
     saved: Mapping[str, torch.Tensor] | None = None,
+    /,
     **settings: Any,
 ) -> Iterator[tuple[torch.Tensor, Run]]:
     """Train as every run does, so that a method is asked the same, in the same order.

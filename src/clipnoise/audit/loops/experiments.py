@@ -254,17 +254,16 @@ class Experiments:
     def batch(self, trace: Trace) -> float | None:
         """Return the size of the first batch, or what it is not above if it cannot be seen.
 
-        It cannot where a loop looks at its examples before it draws a batch, so that an example is
-        read twice, or more are read than a batch has.
+        It cannot where a loop looks at its examples before it draws a batch, so that more are read
+        than a batch has.
         """
-        size, read = self.claim.expected_batch_size, trace.reads[0] if self.observed else []
+        size, read = self.claim.expected_batch_size, {*trace.reads[0]} if self.observed else set()
         if size is None:
             return len(read) or None
         most = float(size)
         if self.claim.sampler == "poisson" and size < self.examples:
             most = float(binom.isf(SIGNIFICANCE / 100, self.examples, size / self.examples))
-        seen = self.observed and len(set(read)) == len(read) <= most
-        return len(read) if seen else most
+        return min(len(read), most) if self.observed else most
 
 
 def same(one: Trace, other: Trace) -> bool:
