@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -233,8 +233,13 @@ def digest_of(examples: Examples) -> str:
     """Return 16 hex digits over examples; of those of a torch Dataset, over a few of them."""
     plain = not isinstance(getattr(examples, "inner", examples), DatasetExamples)
     chosen = slice(None) if plain else torch.linspace(0, len(examples) - 1, FIRST).long()
+    return hashed(values for part in examples.take(chosen) for values in tensors_of(part))
+
+
+def hashed(tensors: Iterable[Tensor]) -> str:
+    """Return 16 hex digits over the types, shapes and values of tensors."""
     digest = hashlib.sha256()
-    for values in (values for part in examples.take(chosen) for values in tensors_of(part)):
+    for values in tensors:
         digest.update(f"{values.dtype} {tuple(values.shape)}".encode())
         digest.update(values.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]

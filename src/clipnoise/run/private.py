@@ -37,6 +37,7 @@ from clipnoise.run.own_examples import (
     WithAdditiveMask,
     digest_of,
     examples_of,
+    hashed,
     names_of,
     takes_additive_mask,
     users_of,
@@ -522,16 +523,16 @@ class PrivateTraining:
     @cached_property
     def _layers(self) -> str:
         """What the network is besides the parameters that are trained: a digest."""
-        network, digest = self._trainer.engine.network, hashlib.sha256()
-        for name, module in network.named_modules():
-            digest.update(f"{name} {type(module).__qualname__}\n".encode())
+        network = self._trainer.engine.network
+        layers = [f"{name} {type(one).__qualname__}" for name, one in network.named_modules()]
         trained = {name for name, one in network.named_parameters() if one.requires_grad}
-        for name, value in network.state_dict().items():
-            if name not in trained and isinstance(value, torch.Tensor):
-                flat = value.detach().cpu().contiguous().flatten()
-                digest.update(f"{name} {value.dtype}\n".encode())
-                digest.update(flat.view(torch.uint8).numpy().data)
-        return digest.hexdigest()[:12]
+        others = {
+            name: value
+            for name, value in network.state_dict().items()
+            if name not in trained and isinstance(value, torch.Tensor)
+        }
+        named = hashlib.sha256(json.dumps([layers, [*others]]).encode()).hexdigest()[:12]
+        return f"{named} {hashed(others.values())}"
 
     def _identity(self) -> dict[str, str]:
         """Return what must be as it was for a saved training to go on."""
