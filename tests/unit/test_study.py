@@ -116,6 +116,24 @@ def test_two_studies_share_the_runs_they_both_need(tmp_path: Path) -> None:
     assert len(one | two) == 18 + 12 - 6
 
 
+def test_paths_in_a_configuration_are_beside_it_and_those_of_a_command_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (table := tmp_path / "theirs.csv").touch()
+    path = study(tmp_path)
+    shown = {"kind": "table", "panels": "one", "published": "theirs.csv"}
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "report": [shown]}))
+    config = tmp_path / "config.yaml"
+    config.write_text("studies: [studies/mine.yaml]\nresults: r\nreports: p\ncache: c\n")
+    monkeypatch.chdir(path.parent)
+    for words in ([], ["mine.yaml"]):
+        assert main(["check", *words, "--config", "../config.yaml"]) == 0
+        assert "mine: Mine" in capsys.readouterr().out
+    table.unlink()
+    assert main(["check", "--config", "../config.yaml"]) == 2
+    assert "report.published: ../theirs.csv: no such file" in capsys.readouterr().err
+
+
 def test_runs_with_one_budget_share_one_calibration(tmp_path: Path) -> None:
     path = study(tmp_path)
     plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "studies")

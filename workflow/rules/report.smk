@@ -1,5 +1,4 @@
 from clipnoise.studies.fidelity import fidelity_files
-from clipnoise.studies.study import published_tables
 
 TEMPLATES = f"{workflow.basedir}/reports/templates"
 TEMPLATE, SHARED = f"{TEMPLATES}/report.typ", f"{TEMPLATES}/shared.typ"
@@ -59,8 +58,8 @@ rule compare:
     input:
         STUDY,
         runs=f"{COLLECTED}/{{study}}/runs.parquet",
-        tables=lambda wildcards: published_tables(
-            plan.study(wildcards.study), PUBLISHED
+        tables=lambda wildcards: plan.published_tables(
+            plan.study(wildcards.study)
         ).values(),
     output:
         report(
@@ -93,7 +92,7 @@ rule report:
         figures=lambda wildcards: plan.figures(wildcards.study),
         comparison=lambda wildcards: (
             f"{REPORTS}/{wildcards.study}.csv"
-            if published_tables(plan.study(wildcards.study), PUBLISHED)
+            if plan.published_tables(plan.study(wildcards.study))
             else []
         ),
     output:

@@ -33,7 +33,7 @@ from clipnoise.studies.status import (
     span,
     study_status,
 )
-from clipnoise.studies.study import Study, load_study, published_tables
+from clipnoise.studies.study import Study, load_study
 from clipnoise.studies.tuning import choose
 
 if TYPE_CHECKING:
@@ -123,8 +123,10 @@ def _require_networks(study: Study, weights: Path) -> None:
 
 def _planned(config: Path, studies: Sequence[str]) -> tuple[Plan, Path]:
     """Return the plan of some studies, and the folder that its folders are relative to."""
-    chosen = {"studies": list(studies)} if studies else {}
     root = config.parent  # where Snakemake works
+    # What the command names is in the current folder; what config.yaml names is beside it.
+    named = [str(Path(one).absolute()) if one.endswith(".yaml") else one for one in studies]
+    chosen = {"studies": named if root != Path() else list(studies)} if studies else {}
     values = {**read_yaml(config), **chosen}
     return Plan.from_values(values, root / "workflow" / "studies", root=root), root
 
@@ -161,7 +163,7 @@ def _jobs(plan: Plan, study: Study) -> dict[str, int]:
         "collect": 1,
         "table": len(plan.tables(study.name)),
         "figure": len(plan.figures(study.name)),
-        "compare": int(bool(published_tables(study, plan.published))),
+        "compare": int(bool(plan.published_tables(study))),
         "report": 1,
         "track": 1,
     }

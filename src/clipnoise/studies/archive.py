@@ -19,7 +19,7 @@ from clipnoise.plugins import OWN, own_packages
 from clipnoise.run.provenance import versions
 from clipnoise.run.results import run_folder
 from clipnoise.studies.plan import Plan
-from clipnoise.studies.study import Study, published_tables
+from clipnoise.studies.study import Study
 
 MANIFEST, PLUGINS, STUDIES = "manifest.json", "plugins", "workflow/studies"
 LARGEST = 2**32  # bytes that an archive may unpack to
@@ -127,7 +127,7 @@ def _members(plan: Plan, study: Study, root: Path) -> Iterator[tuple[str, bytes]
         beside = path.parent.resolve() == study.path.parent.resolve()
         place = f"{Path(file).parent.as_posix()}/{path.name}"
         yield place if beside else _below(path, root, place), path.read_bytes()
-    for table in dict.fromkeys(published_tables(study, plan.published).values()):
+    for table in dict.fromkeys(plan.published_tables(study).values()):
         yield _below(table, root, f"reports/published/{table.name}"), table.read_bytes()
     if plan.scale:
         yield f"workflow/scales/{plan.scale.name}", plan.scale.read_bytes()

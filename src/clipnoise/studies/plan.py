@@ -70,6 +70,7 @@ class Plan:
         folder: the folder of study files.
         scale: the file of the scale; None at the paper's own.
         configured: the studies that config.yaml names, in its order.
+        root: the folder of config.yaml, which the paths in it and in studies are relative to.
         planned: on a node, the `code` of the process that planned the job; None in that process.
     """
 
@@ -77,6 +78,7 @@ class Plan:
     folder: Path
     scale: Path | None
     configured: tuple[str, ...]
+    root: Path = Path()
     planned: str | None = None
     _studies: dict[str, Study] = field(default_factory=dict)
     _runs: dict[str, RunSpec] = field(default_factory=dict)
@@ -100,8 +102,7 @@ class Plan:
         Args:
             values: config.yaml as read, command-line overrides included.
             folder: the folder of study files.
-            root: the folder that those of plug-ins are relative to.
-            planned: as in the attributes.
+            root, planned: as in the attributes.
 
         Raises:
             UserError: config.yaml or a study is wrong; names file, key, value and what is allowed.
@@ -112,9 +113,11 @@ class Plan:
         scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"
         rules = read_scale(scale)
         secure = config.secure_noise
-        studies = [find_study(one, folder, scale, secure_noise=secure) for one in config.studies]
+        studies = [
+            find_study(one, folder, scale, root=root, secure_noise=secure) for one in config.studies
+        ]
         _check_names(studies, folder)
-        plan = cls(config, folder, scale, tuple(study.name for study in studies), planned)
+        plan = cls(config, folder, scale, tuple(study.name for study in studies), root, planned)
         for name in rules.reproductions:
             if name not in plan.reproductions:
                 raise unknown("reproduction", name, plan.reproductions, file=str(scale))
@@ -137,7 +140,7 @@ class Plan:
     # What is planned
 
     def _add(self, study: Study) -> Study:
-        published_tables(study, self.published)  # are they there?
+        self.published_tables(study)  # are they there?
         self._studies[study.name] = study
         self._searches.update(study.searches)
         self._runs.update(study.specs)
@@ -152,8 +155,12 @@ class Plan:
         """Return a study; one that config.yaml does not name is read now."""
         secure = self.config.secure_noise
         return self._studies.get(name) or self._add(
-            find_study(name, self.folder, self.scale, secure_noise=secure)
+            find_study(name, self.folder, self.scale, root=self.root, secure_noise=secure)
         )
+
+    def published_tables(self, study: Study) -> Mapping[int, Path]:
+        """Return the CSV of each report item of a study that shows published numbers."""
+        return published_tables(study, self.published, root=self.root)
 
     def run(self, run_hash: str) -> RunSpec:
         """Return the spec of a run."""

@@ -212,14 +212,25 @@ def shared_file(path: Path) -> SharedFile:
 
 
 def find_study(
-    name: str, folder: Path, scale: Path | None = None, *, secure_noise: bool = False
+    name: str,
+    folder: Path,
+    scale: Path | None = None,
+    *,
+    root: Path = Path(),
+    secure_noise: bool = False,
 ) -> Study:
     """Read a study by name from the folder of studies, or from any file that ends in `.yaml`.
+
+    Args:
+        name: of the study, or its file.
+        folder: of studies.
+        scale, secure_noise: as in `load_study`.
+        root: the folder that the path of a file is relative to.
 
     Raises:
         UserError: there is no such study; the message names the nearest one.
     """
-    path = Path(name) if name.endswith(".yaml") else _study_file(name, folder, "studies")
+    path = root / name if name.endswith(".yaml") else _study_file(name, folder, "studies")
     if not path.is_file():
         raise unknown("study", name, names_below(folder), key="studies")
     return load_study(path, scale, secure_noise=secure_noise)
@@ -243,19 +254,29 @@ def studies_of_papers(folder: Path) -> list[str]:
     return [name for name in names_below(folder, IN_A_PAPER) if Path(name).parent.name != LEAGUE]
 
 
-def published_tables(study: Study, folder: Path = PUBLISHED) -> Mapping[int, Path]:
+def published_tables(
+    study: Study, folder: Path = PUBLISHED, *, root: Path = Path()
+) -> Mapping[int, Path]:
     """Return the CSV of each report item that shows published numbers, by the item's number.
+
+    Args:
+        study: the study.
+        folder: of published tables.
+        root: the folder that the path of another table is relative to.
 
     Raises:
         UserError: an item names a table that is not in the folder of published tables.
     """
     names = {number: item.published for number, item in enumerate(study.report)}
-    return {number: _table(study, name, folder) for number, name in names.items() if name}
+    return {number: _table(study, name, folder, root) for number, name in names.items() if name}
 
 
-def _table(study: Study, name: str, folder: Path) -> Path:
-    path = Path(name)
-    if path.suffix != ".csv":
+def _table(study: Study, name: str, folder: Path, root: Path) -> Path:
+    if name.endswith(".csv"):
+        path = root / name
+        if not path.is_file():
+            raise UserError(f"{study.path}: report.published: {path}: no such file.")
+    else:
         path = inside(folder, f"{name}.csv", key=f"{study.path}: report.published")
     if not path.is_file():
         names = [
