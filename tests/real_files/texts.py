@@ -97,39 +97,6 @@ def write_bert(weights: Path, name: TokenizerName, size: int | None = None) -> N
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n")
 
 
-def write_roberta(weights: Path) -> None:
-    """Write tokenizer.json: bytes pair by pair, with the special tokens of RoBERTa around them."""
-    special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50_264}
-    letters = {chr(ord("a") + place): 4 + place for place in range(26)} | {"Ġ": 30}
-    rest = {f"madeup{place}": place for place in range(31, 50_264)}
-    added = [
-        {"id": place, "content": word, "special": True, "single_word": False, "lstrip": False}
-        | {"rstrip": False, "normalized": False}
-        for word, place in special.items()
-    ]
-    content = {
-        "version": "1.0",
-        "added_tokens": added,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
-        "post_processor": {
-            "type": "RobertaProcessing",
-            "sep": ["</s>", 2],
-            "cls": ["<s>", 0],
-            "trim_offsets": True,
-            "add_prefix_space": False,
-        },
-        "model": {
-            "type": "BPE",
-            "unk_token": "<unk>",
-            "vocab": {**special, **letters, **rest},
-            "merges": [],
-        },
-    }
-    folder = weights / "roberta-base"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-
-
 def write_arxiv(cache: Path) -> None:
     """Write some papers of the metadata snapshot, with the keys and line breaks of the real one."""
     folder = cache / "raw" / "arxiv-abstracts"

@@ -201,11 +201,3 @@ def test_nothing_in_the_container_runs_as_root() -> None:
     assert recipe.index("USER 1000") > max(
         number for number, line in enumerate(recipe) if line.startswith(("RUN", "COPY", "WORKDIR"))
     )
-
-
-def test_ci_uses_actions_by_their_commit() -> None:
-    """A tag can be moved to other code."""
-    for file in (ROOT / ".github" / "workflows").glob("*.yaml"):
-        used = re.findall(r"uses: *(\S+)", file.read_text(encoding="utf-8"))
-        assert used
-        assert [name for name in used if not re.search(r"@[0-9a-f]{40}$", name)] == []

@@ -11,10 +11,10 @@ from scipy import stats
 from clipnoise.report.inference.over_tasks import (
     Gap,
     MixedModel,
-    best_over_tasks,
     closed_shares,
     has_gap,
 )
+from clipnoise.report.inference.sign_flips import best_p_values
 
 
 def test_with_equal_errors_the_mean_has_the_t_interval_over_tasks() -> None:
@@ -80,7 +80,7 @@ def test_both_intervals_hold_as_often_as_they_say(spread: float, share: float) -
 def test_a_method_that_is_best_on_every_task_is_the_only_one_that_can_be_best() -> None:
     means = np.random.default_rng(2).normal(size=(4, 15))
     means[1] += 6
-    p = best_over_tasks(means)
+    p = best_p_values(means)
     assert p[1] == 1
     assert np.delete(p, 1).max() < 0.001
 

@@ -66,7 +66,8 @@ def drawn(frame: pd.DataFrame, metric: str, generator: np.random.Generator) -> p
     spread = frame[f"{metric} deviation"]
     known = frame[spread.notna()]
     runs = known.loc[known.index.repeat(known["seeds"].astype(int))].reset_index(drop=True)
-    noise = generator.standard_normal(len(runs)) * runs[f"{metric} deviation"]
+    width = runs[f"{metric} deviation"].clip(lower=1e-6)  # 0 in print is a rounded number
+    noise = generator.standard_normal(len(runs)) * width
     seeds = runs.groupby(["panel", "dataset", "model", "budget", "label"]).cumcount()
     values = {metric: runs[metric] + noise, "seed": seeds}
     return runs.drop(columns="seeds").assign(**values)

@@ -12,9 +12,10 @@ from budgets import budget
 from jsonschema import Draft202012Validator
 
 from clipnoise.cli import main
+from clipnoise.files import read_json
 from clipnoise.run.outcome import Outcome
 from clipnoise.run.provenance import Provenance
-from clipnoise.run.registry import registry_entry, registry_schema
+from clipnoise.run.registry import SCHEMA, registry_entry
 from clipnoise.run.results import run_folder, write_run
 from clipnoise.run.spec import from_mapping
 
@@ -54,8 +55,8 @@ def test_an_entry_is_valid_and_states_what_the_run_states(
 ) -> None:
     folder = finished(tmp_path, privacy)
     entry = json.loads(json.dumps(registry_entry(folder)))
-    Draft202012Validator.check_schema(registry_schema())
-    Draft202012Validator(registry_schema()).validate(entry)
+    Draft202012Validator.check_schema(read_json(SCHEMA))
+    Draft202012Validator(read_json(SCHEMA)).validate(entry)
     stated = json.loads((folder / "summary.json").read_text())["privacy"]
     parameters = entry["registry"]["deployment"]["privacy_loss"]["privacy_parameters"]
     assert parameters == {"epsilon": stated["epsilon"], "delta": stated["delta"]}
@@ -83,7 +84,7 @@ def test_hazards_are_answered_by_what_the_run_knows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", ["registry", "mechanism", "guarantee", "tuning"])
 def test_the_schema_refuses_what_lacks_a_key_or_has_another(part: str, tmp_path: Path) -> None:
     entry = registry_entry(finished(tmp_path, PRIVACY))
-    valid = Draft202012Validator(registry_schema())
+    valid = Draft202012Validator(read_json(SCHEMA))
     lacking, more = deepcopy(entry), deepcopy(entry)
     lacking[part].popitem()
     more[part]["unheard-of"] = 1

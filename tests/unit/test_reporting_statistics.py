@@ -191,7 +191,10 @@ def test_the_interval_is_that_of_a_paired_t_test() -> None:
     assert found.mean == pytest.approx(0.025)
     two = paired_interval({1: 0.0, 2: 2.0})
     assert (two.low, two.high) == pytest.approx(stats.t(1, 1.0, 1.0).interval(0.95))
-    one, none = paired_interval({1: 0.02}), paired_interval({})
+    one, none = paired_interval({1: 0.9 - 0.8, 2: 0.8 - 0.7}), paired_interval({})
+    assert one.mean == pytest.approx(0.1)
+    assert np.isnan([one.low, one.high]).all()
+    one = paired_interval({1: 0.02})
     assert one.mean == 0.02
     assert np.isnan([one.low, one.high, none.mean, none.low, none.high]).all()
 

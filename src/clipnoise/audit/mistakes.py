@@ -409,9 +409,7 @@ class Unscaled(CancellingNoise):
     """Subtract a share of the last step's noise, and account for it as for independent noise."""
 
     def strategy(self, steps: int, groups: int) -> Strategy:
-        from clipnoise.privacy.noise_strategies import cancelling
-
-        return cancelling(steps, self.cancelled)
+        return self.unscaled(steps, groups)
 
 
 class CutOff(IndependentNoise):

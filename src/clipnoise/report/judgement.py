@@ -17,12 +17,7 @@ from clipnoise.report.formats import DASH, METRICS, decimal, named
 from clipnoise.report.inference.sign_flips import apart_from, units_needed
 from clipnoise.report.publication import run_rows
 from clipnoise.report.records import split, where
-from clipnoise.report.statistics import (
-    ALPHA,
-    Interval,
-    paired_differences,
-    paired_interval,
-)
+from clipnoise.report.statistics import ALPHA, Interval, advantage
 from clipnoise.report.verdict import HELD_UP
 from clipnoise.studies.league import GIVEN
 from clipnoise.studies.screening import CONFIRM
@@ -326,8 +321,7 @@ def _setting(rows: pd.DataFrame, method: str, baseline: str, time: float | None)
     scores = {label: _by_unit(one) for (label,), one in valued}
     complete = {label: scores[label] for (label,), one in valued if seeds <= {*one["seed"]}}
     own, base = scores.get(method, {}), scores.get(baseline, {})
-    up = metric.higher_is_better
-    over = paired_interval(paired_differences(own, base, higher_is_better=up))
+    over, up = advantage(own, base, metric), metric.higher_is_better
     return {
         "task": str(first["dataset" if first["panel"] == CONFIRM else "panel"]),
         "epsilon": float(first["epsilon"]),

@@ -28,12 +28,11 @@ from clipnoise.report.inference.over_tasks import (
     LEAST_ERROR,
     Gap,
     MixedModel,
-    best_over_tasks,
     by_data_set,
     closed_shares,
     has_gap,
 )
-from clipnoise.report.inference.sign_flips import Floats, units_needed
+from clipnoise.report.inference.sign_flips import Floats, best_p_values, units_needed
 from clipnoise.report.records import split, where
 from clipnoise.report.statistics import ALPHA, Interval
 from clipnoise.run.correctness import unpacked
@@ -415,7 +414,9 @@ class LeagueFindings:
                     [one.by_search[one.methods.index(name)].mean() for name in methods]
                     for one in self.at(epsilon).values()
                 ]
-                p_values = best_over_tasks(by_data_set(np.array(means).T, units))
+                # Tasks are the units: the differences of equally good methods are symmetric from
+                # task to task.
+                p_values = best_p_values(by_data_set(np.array(means).T, units))
                 found[epsilon] = dict(zip(methods, p_values.tolist(), strict=True))
         return found
 

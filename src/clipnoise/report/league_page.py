@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from clipnoise.report.blocks import Block, FigureBlock, ListBlock, TextBlock
 from clipnoise.report.export import to_markdown
 from clipnoise.report.figures import canvas, league
-from clipnoise.report.formats import DASH, count, decimal, listing
+from clipnoise.report.formats import ACCURACY, DASH, count, decimal, listing
 from clipnoise.report.inference.confirmed import Confirmed
 from clipnoise.report.inference.over_tasks import LEAST_GAP, SURE
 from clipnoise.report.inference.sign_flips import units_needed
@@ -407,8 +407,7 @@ def _gains(words: str, rows: pd.DataFrame) -> str:
 
 
 def _points(row: pd.Series, *names: str) -> str:
-    value, low, high = (decimal(100 * row[name], 2) for name in names)
-    return f"{value} [{low}, {high}]"
+    return Interval(*(float(row[name]) for name in names)).show(ACCURACY)
 
 
 def _who(found: LeagueFindings) -> ListBlock:
@@ -522,11 +521,11 @@ def _over(found: LeagueFindings, epsilon: float, every: list[MethodOverTasks]) -
     rows = [
         [
             one.method,
-            decimal(100 * one.gain.mean.mean, 2),
+            ACCURACY.show(one.gain.mean.mean),
             _ends(one.gain.mean),
             _ends(found.together(one)),
             _ends(one.gain.new_task),
-            decimal(100 * one.gain.spread, 2),
+            ACCURACY.show(one.gain.spread),
             DASH if one.p_value is None else decimal(one.p_value, 4),
             DASH if one.closed is None else decimal(100 * one.closed.mean, 1),
             DASH if one.closed is None else _ends(one.closed, 1),
@@ -583,7 +582,7 @@ def _confirmed(found: LeagueFindings, task: str, epsilon: float) -> ListBlock:
     for row in where(found.best, **place).sort_values("mean", ascending=False).to_dict("records"):
         method, over = row["method"], gains.get(row["method"])
         gain = [DASH] * 3 if over is None else [
-            decimal(100 * over["gain"], 2),
+            ACCURACY.show(over["gain"]),
             _ends(Interval(over["gain"], over["low"], over["high"])),
             _ends(Interval(over["gain"], over["all_low"], over["all_high"])),
         ]  # fmt: skip
@@ -591,7 +590,7 @@ def _confirmed(found: LeagueFindings, task: str, epsilon: float) -> ListBlock:
         collapsed = f"{row['collapsed']} of {row['runs']}"
         last = [decimal(times.get(method, math.nan), 2), decimal(row["adjusted"], 4)]
         can = "yes" if row["can_be_best"] else "no"
-        rows.append([method, decimal(100 * row["mean"], 2), *gain, *apart, collapsed, *last, can])
+        rows.append([method, ACCURACY.show(row["mean"]), *gain, *apart, collapsed, *last, can])
     if task in found.references:
         rows += _references(found.references[task])
     return ListBlock(
@@ -612,7 +611,7 @@ def _times(found: LeagueFindings, task: str, epsilon: float) -> Mapping[str, flo
 def _references(one: Confirmed) -> Iterable[list[str]]:
     """Yield rows of the methods without privacy."""
     for index, method in enumerate(one.methods):
-        accuracy = decimal(100 * float(one.accuracy[index].mean()), 2)
+        accuracy = ACCURACY.show(float(one.accuracy[index].mean()))
         collapsed = f"{int(one.collapsed[index].sum())} of {one.collapsed[index].size}"
         yield [f"{method} (non-private)", accuracy, *[DASH] * 5, collapsed, *[DASH] * 3]
 
@@ -627,7 +626,7 @@ def _screen(task: str, panel: str, runs: pd.DataFrame) -> ListBlock:
     for (label,), cell in split(scored, "label"):
         means = cell.groupby("epsilon")["score"].mean()
         free = float(cell["score"].mean()) if cell["epsilon"].isna().all() else math.nan
-        cells = [decimal(100 * float(means.get(e, free)), 2) for e in budgets]
+        cells = [ACCURACY.show(float(means.get(e, free))) for e in budgets]
         diverged = int((cell["status"] != "completed").sum())
         rows.append([label, *cells, str(diverged), decimal(cell["cpu_seconds"].mean(), 2)])
         order.append((free >= 0, -free if free >= 0 else -float(means.mean())))

@@ -10,7 +10,7 @@ import numpy as np
 
 from clipnoise.data.base import dataset_class
 from clipnoise.report.blocks import ListBlock
-from clipnoise.report.formats import DASH, count, decimal
+from clipnoise.report.formats import ACCURACY, DASH, count
 from clipnoise.report.inference.confirmed import Confirmed
 from clipnoise.report.inference.gains import EstimatedGain
 from clipnoise.report.inference.over_tasks import LEAST_ERROR, MixedModel, by_data_set
@@ -175,6 +175,4 @@ def _over_tasks(settings: Settings, claim: PairClaim, data_sets: Mapping[str, st
 
 def _expected(gains: Iterable[EstimatedGain], units: Sequence[str]) -> str:
     found = np.array([(one.mean, max(one.error, LEAST_ERROR)) for one in gains]).T
-    mean = MixedModel(*by_data_set(found, units)).mean
-    value, low, high = (decimal(100 * one, 2) for one in (mean.mean, mean.low, mean.high))
-    return f"{value} [{low}, {high}]"
+    return MixedModel(*by_data_set(found, units)).mean.show(ACCURACY)

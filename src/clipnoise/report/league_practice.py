@@ -15,7 +15,7 @@ from clipnoise.data.base import Dataset
 from clipnoise.data.features import Features
 from clipnoise.report.blocks import Block, ListBlock, TextBlock
 from clipnoise.report.export import to_markdown
-from clipnoise.report.formats import DASH, count, decimal, listing, significant
+from clipnoise.report.formats import ACCURACY, DASH, count, decimal, listing, significant
 from clipnoise.report.league import LeagueFindings
 from clipnoise.report.records import where
 from clipnoise.studies.tracks import PRETRAINED
@@ -156,7 +156,7 @@ class PracticeRow:
         if not gains:
             return DASH
         top = max(gains, key=lambda row: float(row["gain"]))
-        return f"{decimal(100 * top['gain'], 2)} ({top['method']} on {top['task']})"
+        return f"{ACCURACY.show(top['gain'])} ({top['method']} on {top['task']})"
 
     @property
     def searches(self) -> str:
@@ -293,9 +293,9 @@ def practice_page(tracks: Sequence[LeagueFindings], data: Mapping[str, Dataset])
     for kind in KINDS:
         empty = [SIZES[large] for large in SIZES if (kind, large) not in cells]
         nothing = [f"With {size}: no confirmed task is published." for size in empty]
-        parts.append(to_markdown(TextBlock(_capital(kind), nothing)))
+        parts.append(to_markdown(TextBlock(kind.capitalize(), nothing)))
         for place in (one for one in places if one[0] == kind):
-            title = f"{_capital(kind)} with {SIZES[place[1]]}"
+            title = f"{kind.capitalize()} with {SIZES[place[1]]}"
             parts.extend(map(to_markdown, _tables(title, cells[place], rows[place])))
     parts.extend(map(to_markdown, _transfers(tracks)))
     parts.append(to_markdown(TextBlock("How to read this", READING)))
@@ -392,7 +392,3 @@ def _tables(
         rows=sorted((cells for row in rows for cells in row.chosen()), key=lambda one: one[0]),
         align="llrrrrr",
     )
-
-
-def _capital(words: str) -> str:
-    return words[0].upper() + words[1:]

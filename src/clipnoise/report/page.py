@@ -25,10 +25,7 @@ from clipnoise.report.items import FigureItem, ItemData, study_items
 from clipnoise.report.kinds.overview import OverviewTable
 from clipnoise.report.origin import digests
 from clipnoise.report.records import split
-from clipnoise.report.statistics import (
-    paired_differences,
-    paired_interval,
-)
+from clipnoise.report.statistics import advantage
 from clipnoise.report.tables import NOT_AUDITED, Cell, build_table, choose_metric
 from clipnoise.studies.status import span
 from clipnoise.studies.study import Study
@@ -126,12 +123,8 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
 
 def _compared(cell: Cell, base: Cell | None, metric: Metric) -> dict[str, float | None]:
     """Return the difference to DP-SGD at the same place, its interval, and the time it takes."""
-    differences: dict[int, float] = {}
-    if base is not None and base is not cell:
-        up = metric.higher_is_better
-        own, other = cell.sample.values, base.sample.values
-        differences = paired_differences(own, other, higher_is_better=up)
-    found = paired_interval(differences)
+    other = {} if base is None or base is cell else base.sample.values
+    found = advantage(cell.sample.values, other, metric)
     ends = [_in_unit(end, metric) for end in (found.mean, found.low, found.high)]
     time = math.nan if base is None else cost_ratio(cell.runs, base.runs)
     return dict(zip((*COMPARED, "Time"), (*ends, _rounded(time, 2)), strict=True))

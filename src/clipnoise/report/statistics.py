@@ -19,6 +19,7 @@ from clipnoise.report.inference.sign_flips import best_p_values, units_needed
 ALPHA = 0.05
 LEVEL = 0.95
 SEEDS_NEEDED = units_needed(ALPHA)
+ROUNDING = 1e-12  # of a difference of two metrics
 
 K = TypeVar("K", bound=Hashable)
 Withheld = Literal["", "unfinished", "alone", "failed", "others failed", "few seeds", "chance"]
@@ -121,7 +122,7 @@ def paired_differences(
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its 95% confidence interval, whose ends are NaN with fewer than two values."""
+    """A mean and its 95% confidence interval, whose ends are NaN where there is none."""
 
     mean: float
     low: float
@@ -134,13 +135,24 @@ class Interval:
 
 
 def paired_interval(differences: Mapping[int, float]) -> Interval:
-    """Return the t-interval of a mean difference by seed."""
+    """Return the t-interval of a mean difference by seed.
+
+    There is none of fewer than two values, nor of equal ones: few seeds agree by chance where
+    accuracies are shares of a small test set, and their spread would say that the mean is exact.
+    """
     values = list(differences.values())
-    if len(values) < 2:
-        return Interval(values[0] if values else math.nan, math.nan, math.nan)
-    mean, error = float(np.mean(values)), float(stats.sem(values))
+    mean = float(np.mean(values)) if values else math.nan
+    if len(values) < 2 or np.ptp(values) < ROUNDING:
+        return Interval(mean, math.nan, math.nan)
+    error = float(stats.sem(values))
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
     return Interval(mean, mean - reach, mean + reach)
+
+
+def advantage(first: Mapping[int, float], second: Mapping[int, float], metric: Metric) -> Interval:
+    """Return by how much the first is better, over the seeds that both have."""
+    up = metric.higher_is_better
+    return paired_interval(paired_differences(first, second, higher_is_better=up))
 
 
 def chance_above(gap: float, spread: float, n: int) -> float:

@@ -24,13 +24,7 @@ from clipnoise.report.formats import (
 )
 from clipnoise.report.hyperparameters import CLEAR, IMPLIED, PENDING, clarity
 from clipnoise.report.records import NON_PRIVATE, Key, Place, is_private, split, where
-from clipnoise.report.statistics import (
-    ALPHA,
-    SEEDS_NEEDED,
-    paired_differences,
-    paired_interval,
-    sampling_error,
-)
+from clipnoise.report.statistics import ALPHA, SEEDS_NEEDED, advantage, sampling_error
 from clipnoise.report.tables import Cell, Table, build_table
 from clipnoise.studies.audits import TOGETHER
 
@@ -172,8 +166,9 @@ def _row(table: Table, place: Place, watermark: str) -> JudgedSetting:
     def over(other: Key | None) -> str:
         if best is None or other is None or other == best:
             return DASH
-        pair = (samples[best].values, samples[other].values)
-        return paired_interval(paired_differences(*pair, higher_is_better=up)).show(table.metric)
+        return advantage(samples[best].values, samples[other].values, table.metric).show(
+            table.metric
+        )
 
     return JudgedSetting(
         panel=table.panel,

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clipnoise.errors import UserError
-from clipnoise.files import read_json
 from clipnoise.privacy.claim import NEIGHBOURS, PrivacyStatement
 from clipnoise.privacy.remarks import of_delta, of_epsilon
 from clipnoise.run.results import Summary, read_run, verify_epsilon
@@ -52,11 +51,6 @@ class Hazard:
     hazard: str
     answer: Answer
     facts: str
-
-
-def registry_schema() -> Any:
-    """Return the JSON Schema of an entry."""
-    return read_json(SCHEMA)
 
 
 def registry_entry(folder: Path) -> dict[str, object]:

@@ -86,7 +86,7 @@ def archive(plan: Plan, study: Study, config: Path, out: Path) -> bytes:
     members = dict(_members(plan, study, root))
     if not any(name.endswith("/summary.json") for name in members):
         raise UserError(f"{study.name}: no run has a result yet, so there is nothing to archive.")
-    members["config.yaml"] = _config(study, config, root)
+    members["config.yaml"] = _config(study, config)
     known, remarks = versions(), reveals(study)
     text = README.format(
         reveals="\n## What it reveals\n\n" + "\n\n".join(remarks) + "\n" if remarks else "",
@@ -111,7 +111,7 @@ def _below(path: Path, root: Path, otherwise: str) -> str:
     return otherwise
 
 
-def _config(study: Study, config: Path, root: Path) -> bytes:
+def _config(study: Study, config: Path) -> bytes:
     values = {**read_yaml(config), "studies": [study.name]}
     values |= {"results": "results", "reports": "reports"}
     if own_packages():

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from clipnoise.report.blocks import FigureBlock
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style, style
-from clipnoise.report.formats import decimal
+from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import where
 from clipnoise.report.statistics import Interval
 
@@ -119,7 +119,7 @@ def _figure(
 
 def _ends(rows: Sequence[GainRow]) -> str:
     order = sorted(rows, key=lambda row: row.inner.mean)
-    named = [f"{row.method} {decimal(100 * row.inner.mean, 2)}" for row in (order[-1], order[0])]
+    named = [f"{row.method} {ACCURACY.show(row.inner.mean)}" for row in (order[-1], order[0])]
     return f"from {named[0]} to {named[1]}"
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from scipy import optimize, special, stats
 
-from clipnoise.report.inference.sign_flips import Floats, best_p_values
+from clipnoise.report.inference.sign_flips import Floats
 from clipnoise.report.statistics import LEVEL, Interval
 
 RESAMPLES = 2000
@@ -141,21 +141,6 @@ def by_data_set(values: Floats, of: Sequence[str]) -> Floats:
     """
     chosen = [[one == each for each in of] for one in dict.fromkeys(of)]
     return np.stack([values[..., one].mean(axis=-1) for one in chosen], axis=-1)
-
-
-def best_over_tasks(means: Floats) -> Floats:
-    """Test of each method whether it can be the one with the highest expected result over tasks.
-
-    It is `best_p_values` with tasks as units: they are a sample of all tasks, and the differences
-    of equally good methods are symmetric from task to task.
-
-    Args:
-        means: of shape (methods, tasks), as from `by_data_set`.
-
-    Returns:
-        A p-value per method.
-    """
-    return best_p_values(means)
 
 
 @dataclass(frozen=True)

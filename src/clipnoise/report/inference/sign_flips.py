@@ -164,16 +164,17 @@ def apart_from(own: Floats, others: Floats) -> Floats:
     """Test of each of some methods whether it differs from one method, all of them together.
 
     As in `pairs_apart`, with the pairs of this method alone: none that is equal to it is called
-    apart with probability ≥ 1 − α.
+    apart with probability ≥ 1 − α. The p-value is the share of flips in which a difference that is
+    left reaches its |R|.
 
     Args:
-        own: scores of the method, of shape (units,).
+        own: scores of the method, of shape (units,), or of one for each of the others.
         others: of the others, shape (methods, units).
 
     Returns:
         A two-sided p-value for each of the others.
     """
-    return _apart(own, others)
+    return stepwise(np.abs(sign_flips(others.shape[1]) @ _directions(own, others).T))
 
 
 def _stepwise_shares(scores: Floats) -> dict[tuple[int, int], float]:
@@ -182,12 +183,7 @@ def _stepwise_shares(scores: Floats) -> dict[tuple[int, int], float]:
     if not pairs:
         return {}
     first, second = (scores[list(one)] for one in zip(*pairs, strict=True))
-    return dict(zip(pairs, _apart(first, second).tolist(), strict=True))
-
-
-def _apart(first: Floats, second: Floats) -> Floats:
-    """Return for each difference the share of flips in which one that is left reaches its |R|."""
-    return stepwise(np.abs(sign_flips(second.shape[1]) @ _directions(first, second).T))
+    return dict(zip(pairs, apart_from(first, second).tolist(), strict=True))
 
 
 def _directions(first: Floats, second: Floats) -> Floats:

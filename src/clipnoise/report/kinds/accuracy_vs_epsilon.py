@@ -95,10 +95,7 @@ def _differences(
             ours, other = statistics.sample(rows, metric), theirs.get(at, statistics.Sample())
             if not (ours.complete and other.complete):
                 continue
-            up = metric.higher_is_better
-            found = statistics.paired_interval(
-                statistics.paired_differences(ours.values, other.values, higher_is_better=up)
-            )
+            found = statistics.advantage(ours.values, other.values, metric)
             x, span = float(str(at)) * shift, [metric.factor * y for y in (found.low, found.high)]
             canvas.dot(ax, x, metric.factor * found.mean, series.style)
             ax.plot([x, x], span, color=series.style.colour, linewidth=1)

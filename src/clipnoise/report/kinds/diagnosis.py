@@ -89,9 +89,7 @@ def _samples(runs: pd.DataFrame, data: ItemData) -> Mapping[str, Sample]:
 
 def _better(found: Mapping[str, Sample], label: str, other: str, data: ItemData) -> Interval:
     """Return how much better one run is than another, over the seeds of both."""
-    pair = (found[label].values, found[other].values)
-    up = data.metric.higher_is_better
-    return statistics.paired_interval(statistics.paired_differences(*pair, higher_is_better=up))
+    return statistics.advantage(found[label].values, found[other].values, data.metric)
 
 
 def _rows(runs: pd.DataFrame, data: ItemData) -> Iterator[tuple[str, ...]]:
