@@ -453,7 +453,7 @@ def test_a_network_that_draws_from_pythons_global_stream_leaves_no_result(
 ) -> None:
     monkeypatch.setattr(nn.Linear, "forward", drawing(nn.Linear.forward))
     assert train_here(spec(evaluations=1), tmp_path, cache) == 2
-    assert "the global stream of Python or NumPy" in capsys.readouterr().err
+    assert "the global stream of Python, NumPy or torch" in capsys.readouterr().err
     assert not list(tmp_path.rglob("summary.json"))
 
 

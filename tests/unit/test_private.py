@@ -9,9 +9,10 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import clipnoise
 from clipnoise.core.schedule import CosineSchedule
 from clipnoise.errors import UserError
+from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.units import PrivateUnits
 from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, Released, State
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.calibration import calibrate
@@ -33,11 +36,12 @@ from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.noise.tree import TreeNoise
 from clipnoise.privacy.units import Example
 from clipnoise.run import private
-from clipnoise.run.own_examples import users_of
+from clipnoise.run.own_examples import digest_of, users_of
 from clipnoise.run.private import PrivateTraining
 from clipnoise.run.setup import build_network
 from clipnoise.run.spec import RunSpec
 from clipnoise.run.train import Run, train
+from clipnoise.run.trainer import Trainer
 from clipnoise.studies.study import load_study
 
 QUICKSTART = Path(__file__).parents[2] / "workflow" / "studies" / "quickstart.yaml"
@@ -723,7 +727,7 @@ def test_a_network_that_draws_from_python_or_numpy_ends_the_training(
 ) -> None:
     """Its numbers would be shared by the examples that are computed together."""
     training = start(network(SkipsAtRandom(draw)))
-    with pytest.raises(UserError, match="the global stream of Python or NumPy"):
+    with pytest.raises(UserError, match="the global stream of Python, NumPy or torch"):
         next(iter(training))
 
 
@@ -732,7 +736,7 @@ def test_a_loss_that_draws_from_python_ends_the_training() -> None:
         random.random()
         return LOSS(outputs, targets)
 
-    with pytest.raises(UserError, match="the global stream of Python or NumPy"):
+    with pytest.raises(UserError, match="the global stream of Python, NumPy or torch"):
         list(start(loss=loss))
 
 
@@ -752,14 +756,14 @@ def test_a_library_may_draw_as_a_step_imports_it(
 
 def test_nothing_of_a_training_that_was_refused_is_published(tmp_path: Path) -> None:
     training = start(network(SkipsAtRandom(random.random)))
-    with pytest.raises(UserError, match="the global stream of Python or NumPy"):
+    with pytest.raises(UserError, match="the global stream of Python, NumPy or torch"):
         next(iter(training))
     for again in (
         lambda: training.publish(tmp_path / "model"),
         lambda: training.save(tmp_path / "saved"),
         lambda: next(iter(training)),
     ):
-        with pytest.raises(UserError, match="the global stream of Python or NumPy"):
+        with pytest.raises(UserError, match="the global stream of Python, NumPy or torch"):
             again()
     assert not list(tmp_path.iterdir())
 
@@ -791,6 +795,151 @@ def test_a_training_that_was_ended_early_publishes_no_buffer_that_moved(tmp_path
     with pytest.raises(UserError, match="mean changed while the network was trained"):
         training.publish(tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+class RandomRareInputs(nn.Module):
+    """Inputs above a bound are replaced by random numbers, drawn for all of them together."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x > 0.9, torch.randn(()), x) if bool((x > 0.9).any()) else x
+
+
+def test_a_network_that_draws_from_torch_for_some_examples_alone_ends_the_training() -> None:
+    training = start(network(RandomRareInputs()))
+    with pytest.raises(UserError, match="the global stream of Python, NumPy or torch"):
+        list(training)
+
+
+class Counts:
+    """A loss that counts its calls, from some call on."""
+
+    counting = False
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.calls += self.counting
+        losses: Tensor = LOSS(outputs, targets)
+        return losses
+
+
+def test_a_loss_that_remembers_is_refused_in_the_step_in_which_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loss = Counts()
+    training = start(loss=loss)
+    steps = iter(training)
+    assert next(steps) == 1
+    monkeypatch.setattr(Counts, "counting", True)
+    with pytest.raises(UserError, match=r"loss\.calls changed while the network was trained"):
+        next(steps)
+
+
+class InterruptError(Exception):
+    """What Ctrl-C raises wherever the program is."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, call: int) -> None:
+    """Raise `InterruptError` at the end of a call of a function; calls are counted from 1."""
+    original, calls = getattr(owner, name), count(1)
+
+    def interrupted(*words: Any, **more: Any) -> Any:
+        found = original(*words, **more)
+        if next(calls) == call:
+            raise InterruptError
+        return found
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+def test_what_a_user_has_trained_is_not_left_in_the_network_by_an_interruption(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = network()
+    federated = {"method": "dp-fedavg", "learning_rate": 1.0, "local_learning_rate": 1.0}
+    training = start(model, users=[place // 5 for place in range(200)], **federated, steps=3)
+    interrupt(monkeypatch, GradientEngine, "mean_gradient", 3)
+    with pytest.raises(InterruptError):
+        next(iter(training))
+    released = training._trainer.state.theta
+    assert torch.equal(torch.cat([p.detach().flatten() for p in model.parameters()]), released)
+
+
+@pytest.mark.parametrize(
+    ("settings", "goes_on"),
+    [
+        ({}, True),
+        ({"seed": 1}, True),
+        ({"sampler": "cyclic", "accountant": "per-epoch"}, False),
+        ({"noise": {"kind": "banded", "bands": 2}, "sampler": "cyclic"}, False),
+    ],
+)
+def test_after_an_interruption_a_training_goes_on_only_where_draws_do_not_follow_from_each_other(
+    settings: dict[str, Any], goes_on: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    training = start(**settings)
+    assert next(iter(training)) == 1
+    with monkeypatch.context() as patch:
+        interrupt(patch, Trainer, "_public", 1)
+        with pytest.raises(InterruptError):
+            next(iter(training))
+    if goes_on:
+        assert list(training) == [2, 3, 4, 5, 6]
+        return
+    for step in (lambda: next(iter(training)), lambda: training.save(tmp_path / "saved")):
+        with pytest.raises(UserError, match="a step was interrupted before it was counted"):
+            step()
+
+
+def test_an_interruption_after_a_step_was_counted_leaves_none_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = start(sampler="cyclic", accountant="per-epoch")
+    with monkeypatch.context() as patch:
+        interrupt(patch, PrivateUnits, "clipped_sum", 2)
+        with pytest.raises(InterruptError):
+            list(training)
+    assert training.step == 2
+    assert list(training) == [3, 4, 5, 6]
+
+
+def test_autocast_around_the_loop_is_refused_until_it_is_left() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(UserError, match="autocast is"):
+        start()
+    training = start()
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(UserError, match="autocast is"):
+        next(iter(training))
+    assert list(training) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("order", ["examples", "users"])
+def test_a_saved_training_goes_on_with_the_same_examples_in_the_same_order_alone(
+    order: str, tmp_path: Path
+) -> None:
+    """Who takes part in which step is remembered by position."""
+    users = [place // 5 for place in range(200)]
+    settings: dict[str, Any] = {"seed": 1, "sampler": "cyclic", "accountant": "per-epoch"}
+    if order == "users":
+        federated = {"method": "dp-fedavg", "learning_rate": 1.0, "local_learning_rate": 1.0}
+        settings |= {**federated, "users": users, "expected_batch_size": 10}
+    training = start(**settings)
+    next(iter(training))
+    training.save(tmp_path / "saved")
+    start(**settings).resume(tmp_path / "saved")
+    if order == "users":
+        other = start(**settings | {"users": users[::-1]})
+    else:
+        other = start(data=(DATA[0].flip(0), DATA[1].flip(0)), **settings)
+    with pytest.raises(UserError, match="data" if order == "examples" else "users"):
+        other.resume(tmp_path / "saved")
+
+
+def test_a_saved_training_with_secret_noise_says_nothing_of_its_examples(tmp_path: Path) -> None:
+    training = start()
+    next(iter(training))
+    training.save(tmp_path / "saved")
+    assert digest_of(training._material.examples).encode() not in (tmp_path / "saved").read_bytes()
 
 
 def test_a_loop_may_draw_from_python_and_numpy_between_steps() -> None:
@@ -879,6 +1028,27 @@ class OwnGenerator(Dataset[Any]):
 def test_a_dataset_whose_items_depend_on_those_fetched_before_is_refused() -> None:
     with pytest.raises(UserError, match="data: an item is another one when it is fetched again"):
         start(data=OwnGenerator())
+
+
+class DrawsForSome(OwnGenerator):
+    """Only these items are turned."""
+
+    def __init__(self, turned: Collection[int]) -> None:
+        super().__init__()
+        self.turned = turned
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        plain = INPUTS[place], DATA[1][place]
+        return super().__getitem__(place) if place in self.turned else plain
+
+
+def test_a_dataset_that_draws_for_some_items_is_refused_before_training_or_in_a_step() -> None:
+    with pytest.raises(UserError, match="data: an item is another one when it is fetched again"):
+        start(data=DrawsForSome(range(150, 200)))
+    data = DrawsForSome([place for place in range(20, 80) if place not in (28, 56)])
+    training = start(data=data, steps=100)
+    with pytest.raises(UserError, match="data: an item is another one when it is fetched again"):
+        list(training)
 
 
 def test_a_training_without_privacy_goes_on_from_what_was_saved(tmp_path: Path) -> None:

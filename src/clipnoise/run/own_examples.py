@@ -24,9 +24,14 @@ if TYPE_CHECKING:
     from clipnoise.data.several import Inputs
 
 ARRAYS = (torch.Tensor, np.ndarray)
-FIRST = 8  # items that are looked at before training
+FIRST = 8  # items that are looked at before training, and as many more that are spread out
 TOGETHER = 4096  # rows that are looked at at once
 PAIRS = "a pair of tensors (inputs, targets), or a torch Dataset of such pairs with a length"
+CHANGES = (
+    "an item is another one when it is fetched again after others, so one example would change the "
+    "others in its batch. Draw what is random in an item from the global streams of torch, NumPy "
+    "or Python, which are set for each item here, and not from a generator of the dataset's own."
+)
 MASK = "attention_mask"  # of a tokenizer of transformers: 1 for a token, 0 for padding
 
 
@@ -34,7 +39,8 @@ class DatasetExamples(Examples):
     """The examples of a torch Dataset, fetched when a step draws them.
 
     What an item draws from the global streams of Python, NumPy and torch, such as a random crop, is
-    a function of the step's key and the item's index alone, like a dropout mask.
+    a function of the step's key and the item's index alone, like a dropout mask. Of each batch one
+    item is fetched twice, because a generator of the dataset's own may draw for few items alone.
     """
 
     def __init__(self, dataset: Any, device: str = "cpu") -> None:
@@ -55,12 +61,17 @@ class DatasetExamples(Examples):
 
     def seen(self, chosen: Tensor, key: int) -> tuple[Inputs, Tensor]:
         with _global_streams():
-            items = []
-            for index in chosen.tolist():
-                _seed_global_streams(int(words(key, np.array([index]), 1)[0, 0]))
-                items.append(self.dataset[index])
+            items = [self._item(index, key) for index in chosen.tolist()]
+            place = key % max(1, len(items))
+            again = [self._item(int(one), key) for one in chosen[place : place + 1]]
         inputs, targets = _joined(items)
+        if again and _bits(_joined(items[place : place + 1])) != _bits(_joined(again)):
+            raise UserError(f"data: {CHANGES}")
         return inputs.to(self.device), targets.to(self.device)
+
+    def _item(self, index: int, key: int) -> Any:
+        _seed_global_streams(int(words(key, np.array([index]), 1)[0, 0]))
+        return self.dataset[index]
 
     def to(self, device: str) -> Examples:
         return DatasetExamples(self.dataset, device)
@@ -174,25 +185,32 @@ def examples_of(data: object, name: str) -> Examples:
         for one in tensors_of(values):
             _check_finite(one, f"{name}: {part}")
     if isinstance(examples, DatasetExamples):
-        _check_order(examples, first, name)
+        _check_order(examples, name)
     return examples
 
 
-def _check_order(examples: DatasetExamples, first: tuple[Inputs, Tensor], name: str) -> None:
-    """Refuse a dataset whose first items are others when they are fetched in another order.
+def _check_order(examples: DatasetExamples, name: str) -> None:
+    """Refuse a dataset whose items are others when they are fetched in another order.
 
-    Otherwise whether one example is in a batch would change the others.
+    Otherwise whether one example is in a batch would change the others. Those that are tried are
+    the first ones and as many more, spread over all.
     """
-    turned = examples.take(torch.arange(len(first[1])).flip(0))
-    for values, others in zip(first, turned, strict=True):
-        for one, other in zip(tensors_of(values), tensors_of(others), strict=True):
-            if not torch.equal(one, other.flip(0)):
-                raise UserError(
-                    f"{name}: an item is another one when it is fetched again after others, so one "
-                    "example would change the others in its batch. Draw what is random in an item "
-                    "from the global streams of torch, NumPy or Python, which are set for each "
-                    "item here, and not from a generator of the dataset's own."
-                )
+    first = range(len(examples))[:FIRST]
+    chosen = torch.tensor(sorted({*first, *_spread(examples).tolist()}))
+    items, turned = examples.take(chosen), examples.take(chosen.flip(0))
+    if _bits(items) != _bits(turned, backwards=True):
+        raise UserError(f"{name}: {CHANGES}")
+
+
+def _spread(examples: Examples) -> Tensor:
+    """Return the indices of a few examples, from the first one to the last."""
+    return torch.linspace(0, len(examples) - 1, FIRST).long()
+
+
+def _bits(batch: tuple[Inputs, Tensor], *, backwards: bool = False) -> str:
+    """Return a digest of inputs and targets, also where they are not numbers."""
+    tensors = (one for part in batch for one in tensors_of(part))
+    return hashed(one.flip(0) if backwards else one for one in tensors)
 
 
 def _is_of_tensors(data: Sequence[object]) -> bool:
@@ -232,8 +250,8 @@ def _of_tensors(data: Sequence[Any], name: str) -> Examples:
 def digest_of(examples: Examples) -> str:
     """Return 16 hex digits over examples; of those of a torch Dataset, over a few of them."""
     plain = not isinstance(getattr(examples, "inner", examples), DatasetExamples)
-    chosen = slice(None) if plain else torch.linspace(0, len(examples) - 1, FIRST).long()
-    return hashed(values for part in examples.take(chosen) for values in tensors_of(part))
+    chosen = slice(None) if plain else _spread(examples)
+    return _bits(examples.take(chosen))
 
 
 def hashed(tensors: Iterable[Tensor]) -> str:

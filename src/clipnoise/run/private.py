@@ -60,6 +60,12 @@ LENGTH = {field.name for field in fields(Training)} - {
     *("evaluations", "diagnostics", "save", "class_weights", "evaluate")
 }
 
+INTERRUPTED = (
+    "a step was interrupted before it was counted. Its batch or noise may have been drawn, and "
+    "those of later steps follow from them, so that ε would not cover what comes: prepare the "
+    "training again."
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -136,6 +142,7 @@ def private(
     exact_arithmetic(device)
     with explained(f"device: {device!r} cannot be used"):
         torch.empty(0, device=device)
+    _require_full_precision(device)
     with _as_arguments():
         chosen = _method(method, settings)
         material = _material(model, loss, data, users, public, chosen)
@@ -148,7 +155,7 @@ def private(
         trainer = Trainer.begin(procedure, material.to(device), noise_multiplier=sigma, ranks=ranks)
     if not trainer.engine_name.startswith("factored"):
         logger.warning("a slower gradient engine is used: %s", trainer.engine_name)
-    training = PrivateTraining(trainer, calibration)
+    training = PrivateTraining(trainer, calibration, material)
     for remark in _remarks(training._claimed()):
         logger.warning("%s", remark)
     return training
@@ -238,19 +245,40 @@ def _require_alike(ranks: Ranks, procedure: OwnProcedure, material: Material) ->
     """
     if ranks.count == 1:
         return
-    public, users = material.public, material.users
-    owners = "none" if users is None else hashlib.sha256(users.numpy().tobytes()).hexdigest()[:16]
+    public = material.public
     ranks.require_alike(
         {
             "method": f"{procedure.method.id} {to_plain(procedure.method)}",
             "budget": str(to_plain(procedure.privacy)),
             "training": str(to_plain(procedure.training)),
             "seed": str(procedure.seed),
-            "data": f"{len(material.examples)} examples, {digest_of(material.examples)}",
-            "users": owners,
+            **_digests(material),
             "public": "none" if public is None else f"{len(public)} {digest_of(public)}",
         }
     )
+
+
+def _digests(material: Material) -> dict[str, str]:
+    """Return what tells apart other examples, another order of them, and other users."""
+    users = material.users
+    return {
+        "data": f"{len(material.examples)} examples, {digest_of(material.examples)}",
+        "users": "none" if users is None else hashed([users]),
+    }
+
+
+def _require_full_precision(device: str) -> None:
+    """Refuse to compute norms, clipping and noise in the precision of `torch.autocast`.
+
+    Raises:
+        UserError: it is on.
+    """
+    if torch.is_autocast_enabled(torch.device(device).type):
+        raise UserError(
+            "torch.autocast is on, so norms of per-example gradients would be rounded to a lower "
+            "precision, and clipped gradients could be longer than the clip norm. Keep private() "
+            "and its loop outside of it; precision='bfloat16' speeds up the passes alone."
+        )
 
 
 @contextmanager
@@ -298,10 +326,13 @@ class PrivateTraining:
     overwritten. After T steps the budget is spent and iteration ends.
     """
 
-    def __init__(self, trainer: Trainer, calibration: Calibration | None) -> None:
+    def __init__(
+        self, trainer: Trainer, calibration: Calibration | None, material: Material
+    ) -> None:
         """Begin before the first step; without noise there is no calibration."""
         self._trainer, self._procedure = trainer, trainer.procedure
         self._calibration, self._numbers = calibration, dict[str, object]()
+        self._material = material
         self._refused = ""  # why nothing of it may be published any more
         self._show()
         self._network = PreparedNetwork(trainer.engine.network)
@@ -337,21 +368,43 @@ class PrivateTraining:
         Raises:
             DivergenceError: a parameter is not finite.
             UserError: the model was moved, its layers or parameters are others than before, or a
-                step drew from a global random stream of Python or NumPy.
+                step drew from a global random stream or left something behind.
         """
         steps = self._trainer.steps(Clock())
         while True:
+            _require_full_precision(self._trainer.state.theta.device.type)
             self._network.require_unchanged()
             self._trainer.engine.network.train()
             with self._refusals():
-                streams = GlobalStreams()
-                with networks_watched(self._trainer.engine.network):
-                    done = next(steps, None)
-                streams.require_unchanged()  # by its loss and its method, too
+                done = self._next(steps)
             if done is None:
                 return
-            self._show()
             yield done
+
+    def _next(self, steps: Iterator[int]) -> int | None:
+        """Take a step, and load what it released into the network, however the step ends.
+
+        While it is taken, the network may hold what a single user has trained.
+        """
+        before = self.step
+        try:
+            streams = GlobalStreams()
+            with networks_watched(self._trainer.engine.network):
+                done = next(steps, None)
+            streams.require_unchanged()  # by its loss and its method, too
+            self._trainer.kept.require_unchanged(exactly=False)  # neither may remember
+            self._show()
+        except BaseException:
+            self._show()
+            if self.step == before and self._has_positions():
+                self._refused = INTERRUPTED
+            raise
+        return done
+
+    def _has_positions(self) -> bool:
+        """Return whether what the next step draws depends on how much was drawn before."""
+        drawn = gather({"noise": self._trainer.noise, "sampler": self._trainer.sampler})
+        return any(not name.endswith("/generator") for name in drawn)  # of a seed
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -460,7 +513,7 @@ class PrivateTraining:
         """
         self._require_not_refused()
         run = self._trainer
-        if self._procedure.secure_noise and gather({"noise": run.noise, "sampler": run.sampler}):
+        if self._procedure.secure_noise and self._has_positions():
             raise UserError(
                 "save: to go on, correlated noise and batches in a fixed order have to be kept, "
                 "and who reads them can undo the noise. Save a training with independent noise and "
@@ -534,6 +587,10 @@ class PrivateTraining:
         named = hashlib.sha256(json.dumps([layers, [*others]]).encode()).hexdigest()[:12]
         return f"{named} {hashed(others.values())}"
 
+    @cached_property
+    def _data(self) -> dict[str, str]:
+        return _digests(self._material)
+
     def _identity(self) -> dict[str, str]:
         """Return what must be as it was for a saved training to go on."""
         procedure, flat = self._procedure, self._trainer.engine.flat
@@ -545,10 +602,14 @@ class PrivateTraining:
             __name__,
             *(one for one in modules if one.startswith("clipnoise.")),
         ]
+        # A file that may be public holds no digest of private examples. Without a seed, batches do
+        # not depend on the order of examples.
+        data = {} if procedure.secure_noise else self._data
         return {
             "method": f"{procedure.method.id} {to_plain(procedure.method)}",
             "budget": str(to_plain(procedure.privacy)),
             "training": str(to_plain(procedure.training)),
+            **data,
             "examples": f"{procedure.population}, {public} public",
             "seed": "none" if procedure.secure_noise else str(procedure.seed),
             "model": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],

@@ -1,4 +1,4 @@
-"""The global random streams of Python and NumPy, from which no network may draw as it trains."""
+"""The global random streams, from which no network may draw as it trains."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import torch
 from torch import nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
@@ -19,16 +20,16 @@ from clipnoise.errors import UserError
 
 
 class GlobalStreams:
-    """Where both streams are, to be compared with where they were.
+    """Where the streams of Python, NumPy and torch are, to be compared with where they were.
 
     A network that draws from them draws once for all examples that are computed together, and
-    which these are depends on who else is in the batch. torch's own stream is checked before
-    training, and its dropout draws for each example by itself.
+    which these are depends on who else is in the batch. Dropout and `torch.rand` do not move
+    torch's stream in training: they draw for each example by itself.
     """
 
     def __init__(self) -> None:
-        """Note where both streams are now."""
-        self._places = (_place_of_python(), _place_of_numpy())
+        """Note where the streams are now."""
+        self._places = (_place_of_python(), _place_of_numpy(), *_places_of_torch())
         self._modules = len(sys.modules)
 
     def require_unchanged(self) -> None:
@@ -44,10 +45,11 @@ class GlobalStreams:
         if now._places != self._places and now._modules == self._modules:
             raise UserError(
                 "model: it, its loss or the method drew random numbers from the global stream of "
-                "Python or NumPy during training, so what one example adds would depend on the "
-                "others in its batch. Nothing of this run may be published. In a network, use "
-                "torch.rand or torch.nn.functional.dropout, whose numbers are drawn for each "
-                "example by itself here; with models of transformers, set layerdrop to 0."
+                "Python, NumPy or torch during training, so what one example adds would depend on "
+                "the others in its batch. Nothing of this run may be published. In a network, use "
+                "torch.rand, torch.bernoulli or torch.nn.functional.dropout, whose numbers are "
+                "drawn for each example by itself here; with models of transformers, set layerdrop "
+                "to 0."
             )
 
 
@@ -66,6 +68,13 @@ def _place_of_numpy() -> bytes | str:
     if isinstance(generator, np.random.MT19937):
         return ctypes.string_at(generator.ctypes.state_address, 4 * 625)
     return str(generator.state)
+
+
+def _places_of_torch() -> Iterator[bytes]:
+    """Yield the state of the CPU's stream, and of the current GPU's if there is one in use."""
+    yield torch.get_rng_state().numpy().tobytes()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        yield torch.cuda.get_rng_state().numpy().tobytes()
 
 
 @contextmanager
