@@ -207,6 +207,18 @@ class NoNoise(Plain):
         return torch.zeros_like(total)
 
 
+class OneKeyForTwoLayers(Plain):
+    """The first half of the parameters and the second one have the same noise."""
+
+    def noise(self, total: Tensor) -> Tensor:
+        return super().noise(total[: (len(total) + 1) // 2]).repeat(2)[: len(total)]
+
+
+class UniformNoise(Plain):
+    def noise(self, total: Tensor) -> Tensor:
+        return SIGMA * CLIP * (12**0.5) * (torch.rand_like(total) - 0.5)
+
+
 class NoiseOverBatchTwice(Plain):
     """The noise is scaled for a mean, and divided once more."""
 
@@ -507,6 +519,8 @@ MISTAKES: dict[type[Plain], str] = {
     NoiseOverBatchTwice: "sensitivity",
     NoiseAfterMean: "sensitivity",
     NoiseScaledByMean: "apart",
+    OneKeyForTwoLayers: "noise",
+    UniformNoise: "noise",
     SeedReused: "noise",
     SeedInTheCode: "noise",
     SeedOfTheEpoch: "noise",

@@ -24,8 +24,8 @@ from torch import nn
 from clipnoise.audit import Claim
 from clipnoise.audit.loops.claim import LoopJudgement
 from clipnoise.audit.loops.experiments import Experiments, Level, scaled
-from clipnoise.audit.loops.noise import _repeats
-from clipnoise.audit.loops.residual import measured
+from clipnoise.audit.loops.noise import _repeats, problems_of
+from clipnoise.audit.loops.residual import COMPARED, measured
 from clipnoise.audit.loops.smallest import moved_by_one, smallest_step
 from clipnoise.audit.loops.verdict import judge_loop
 from clipnoise.audit.loops.watched import Loop, WatchedData, tensors_in
@@ -321,6 +321,23 @@ def test_fresh_noise_is_not_taken_for_repeated_noise_however_few_numbers_there_a
     assert seen is not None
     assert fresh.repeated <= _repeats(80, width) + 1e-9
     assert width < 10 or seen.repeated > _repeats(81, width)
+
+
+@pytest.mark.parametrize("width", [10, 40, 5000])
+def test_normal_noise_is_neither_called_light_nor_its_coordinates_alike(width: int) -> None:
+    draw = torch.Generator().manual_seed(width)
+    rows = torch.randn(80, width, generator=draw, dtype=torch.float64)
+    alike, bounded = rows.clone(), rows.sign()
+    alike[:, -1] = -rows[:, 0]
+    fresh, twin, light = (measured(each, 80) for each in (rows, alike, bounded))
+    assert fresh is not None
+    assert not list(problems_of(fresh))
+    assert twin is not None
+    assert light is not None
+    if width <= COMPARED:  # of more numbers, only some are compared
+        (said,) = problems_of(twin)
+        assert said.startswith("two coordinates have noise that correlates by 1.00")
+    assert any("not normal" in said for said in problems_of(light))
 
 
 GOOD = """

@@ -1,11 +1,11 @@
-"""The noise of releases: whether it is in every step and coordinate, and whether it is repeated."""
+"""The noise of releases: whether it is in every step and coordinate, normal, and never repeated."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from scipy.stats import beta, chi2
+from scipy.stats import beta, chi2, norm
 
 from clipnoise.audit.loops.claim import LoopFinding
 from clipnoise.audit.loops.experiments import SIGNIFICANCE, Experiments
@@ -13,6 +13,7 @@ from clipnoise.audit.loops.residual import DIRECTIONS, LEAST_ROWS, NoiseSeen
 
 ROUNDED = 1e-6  # of a correlation
 SLACK = 0.75  # of a variance: what taking out directions may do to it
+LIGHT = 0.3  # by which the fourth moment of normal noise may be too low with data left in it
 
 
 def check_noise_size(runs: Experiments) -> LoopFinding:
@@ -25,7 +26,7 @@ def check_noise_size(runs: Experiments) -> LoopFinding:
         if not torch.isfinite(runs.alike(0, 0.0).releases).all():
             return LoopFinding(name, False, "a release holds numbers that are not finite")
         return LoopFinding.skipped(name, f"needs {LEAST_ROWS} releases")
-    problems = list(_problems(seen))
+    problems = list(problems_of(seen))
     count, width = seen.shape
     if problems:
         return LoopFinding(name, False, "; ".join(problems))
@@ -36,7 +37,9 @@ def check_noise_size(runs: Experiments) -> LoopFinding:
     power = (
         f"a step or a coordinate with less than {_least(width, 2 * count):.2f} or "
         f"{_least(seen.usual, 2 * width):.2f} times the variance of the others; releases whose "
-        f"noise correlates by {_repeats(count, width):.2f}"
+        f"noise correlates by {_repeats(count, width):.2f}, and coordinates by "
+        f"{_repeats(seen.compared, seen.usual):.2f}; noise with a fourth moment below "
+        f"{_lightest(seen):.2f} σ⁴, where normal noise has 3 σ⁴"
     )
     return LoopFinding(name, True, held, power)
 
@@ -58,8 +61,14 @@ def _least(numbers: int, tried: int) -> float:
     return SLACK * float(chi2.ppf(SIGNIFICANCE / tried, numbers)) / numbers if numbers else 0.0
 
 
+def _lightest(seen: NoiseSeen) -> float:
+    """Return a fourth moment, in σ⁴, below which normal noise is not by chance."""
+    numbers = max(1, seen.usual * seen.shape[1])
+    return 3 - LIGHT - float(norm.isf(SIGNIFICANCE)) * math.sqrt(24 / numbers)
+
+
 def _repeats(count: int, width: int) -> float:
-    """Return a correlation that no two of some releases with fresh noise reach by chance.
+    """Return a correlation that no two of some vectors of fresh noise reach by chance.
 
     The square of a correlation of w normal numbers, their means taken out, is Beta(1/2, w/2 − 1).
     What examples add is taken out of w, too.
@@ -71,7 +80,7 @@ def _repeats(count: int, width: int) -> float:
     return max(chance, min(0.98, chance + 0.2))
 
 
-def _problems(seen: NoiseSeen) -> list[str]:
+def problems_of(seen: NoiseSeen) -> list[str]:
     """Return what of the noise is not as it must be, in words."""
     count, width = seen.shape
     if seen.deviation == 0:
@@ -91,4 +100,10 @@ def _problems(seen: NoiseSeen) -> list[str]:
             )
     if seen.repeated > _repeats(count, width) + ROUNDED:
         found.append(f"two releases have noise that correlates by {seen.repeated:.2f}")
+    if seen.twins > _repeats(seen.compared, seen.usual) + ROUNDED:
+        found.append(f"two coordinates have noise that correlates by {seen.twins:.2f} in all steps")
+    if seen.fourth < _lightest(seen):
+        found.append(
+            f"the noise is not normal: its fourth moment is {seen.fourth:.2f} σ⁴ in place of 3 σ⁴"
+        )
     return found

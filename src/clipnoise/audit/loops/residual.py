@@ -14,6 +14,7 @@ FEW = 4  # directions: where no more can be taken out, it matters that none is l
 PARTLY = 0.3  # of a step or coordinate that may be taken out, for what is left to be judged
 EDGE = 1.1  # times the largest singular value of noise
 NOTHING = 1e-12
+COMPARED = 4096  # coordinates that are compared with each other, at most
 USUAL = (0.4, 1.6)  # times the median variance: a step with as much noise as most, and no data
 
 
@@ -26,6 +27,9 @@ class NoiseSeen:
         steps, coordinates: the variance of each, relative to that of all; nan where too much of it
             was taken out, or too few releases are left.
         repeated: the largest correlation between two releases of usual steps.
+        twins: the largest correlation between two usual coordinates over these releases.
+        compared: how many coordinates were compared.
+        fourth: the fourth moment over the square of the second, 3 for normal numbers.
         usual: how many releases the variances of coordinates are taken from.
         shape: how many releases, and numbers of each.
         steps_of_run: T.
@@ -35,6 +39,9 @@ class NoiseSeen:
     steps: Tensor
     coordinates: Tensor
     repeated: float
+    twins: float
+    compared: int
+    fourth: float
     usual: int
     shape: tuple[int, int]
     steps_of_run: int
@@ -92,11 +99,31 @@ def measured(rows: Tensor, steps: int) -> NoiseSeen | None:
     step[by_row > PARTLY], column[by_column > PARTLY] = math.nan, math.nan
     if rows_judged < LEAST_ROWS:
         column[:] = math.nan
-    alike = torch.corrcoef(left[usual]) if rows_judged > 1 else torch.zeros(1, 1)
-    repeated = float((alike - torch.diag(alike.diagonal())).abs().max())
+    noise = left[usual]
+    plain = ((column > USUAL[0]) & (column < USUAL[1])).nonzero().flatten()
+    among = plain[torch.randperm(len(plain), generator=torch.Generator().manual_seed(0))]
+    among = among[:COMPARED]
+    judged = noise[:, plain].square()
     return NoiseSeen(
-        math.sqrt(variance), step, column, repeated, rows_judged, (count, width), steps
+        deviation=math.sqrt(variance),
+        steps=step,
+        coordinates=column,
+        repeated=_most_alike(noise),
+        twins=_most_alike(noise[:, among].T),
+        compared=len(among),
+        fourth=float(judged.square().mean() / judged.mean().square()),
+        usual=rows_judged,
+        shape=(count, width),
+        steps_of_run=steps,
     )
+
+
+def _most_alike(rows: Tensor) -> float:
+    """Return the largest correlation between two rows, whatever its sign; 0 without any."""
+    if len(rows) < 2 or rows.shape[1] < 2:
+        return 0.0
+    alike = torch.corrcoef(rows)
+    return float((alike - torch.diag(alike.diagonal())).abs().max())
 
 
 def _outlying(values: Tensor, count: int, width: int) -> tuple[int, bool]:
