@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -271,12 +271,26 @@ def test_a_loss_counts_as_known_only_if_it_leaves_the_examples_as_they_are() -> 
 # What a network keeps.
 
 
+class Slotted:
+    """An object without a dictionary."""
+
+    __slots__ = ("last",)
+
+
 class Keeping(nn.Module):
     """A layer that keeps what it has seen, in one of the ways in which networks do."""
+
+    shared: ClassVar[dict[str, float]] = {}
+    largest: ClassVar[float] = 0.0
 
     def __init__(self, how: str) -> None:
         super().__init__()
         self.how, self.seen = how, []
+        self.slots, self.bytes = Slotted(), bytearray(8)
+        self.slots.last = 0.0
+        self.trained = nn.Parameter(torch.zeros(WIDTH))
+        Keeping.shared.clear()
+        Keeping.largest = 0.0
         self.frozen = nn.Parameter(torch.zeros(WIDTH), requires_grad=False)
         self.register_buffer("mean", torch.zeros(WIDTH), persistent=False)
 
@@ -292,22 +306,42 @@ class Keeping(nn.Module):
                 self.frozen.data.mul_(0.9).add_(last)
             elif self.how.startswith("list"):
                 self.seen.append(last)
+            elif self.how.startswith("slot"):
+                self.slots.last = float(last.sum())
+            elif self.how.startswith("bytes"):
+                self.bytes[:] = last.sum().numpy().tobytes() * 2
+            elif self.how.startswith("a class's container"):
+                self.shared["last"] = float(last.sum())
+            elif self.how.startswith("a class's number"):
+                Keeping.largest = max(Keeping.largest, float(last.sum()))
+            elif self.how.startswith("of a trained parameter"):
+                self.trained.last = last
+            elif self.how.startswith("number of NumPy"):
+                self.last = last.sum().numpy()[()]
             else:
                 self.last = float(last.sum()) if self.how == "number" else last
-        return x
+        return x + 0 * self.trained
 
 
 def keeping(how: str) -> nn.Module:
     return nn.Sequential(Keeping(how), nn.Linear(WIDTH, CLASSES))
 
 
-@pytest.mark.parametrize("how", ["buffer", "frozen parameter", "list", "attribute", "number"])
+HIDDEN = (
+    *("number of NumPy", "slot", "bytes", "a class's container", "a class's number"),
+    "of a trained parameter",
+)
+
+
+@pytest.mark.parametrize(
+    "how", ["buffer", "frozen parameter", "list", "attribute", "number", *HIDDEN]
+)
 def test_a_network_that_keeps_what_it_saw_is_refused(how: str) -> None:
     with pytest.raises(UserError, match=r"0\.\S* changes with the examples"):
         private(keeping(how))
 
 
-@pytest.mark.parametrize("how", ["buffer", "frozen parameter", "list", "attribute"])
+@pytest.mark.parametrize("how", ["buffer", "frozen parameter", "list", "attribute", *HIDDEN])
 def test_what_is_kept_of_private_examples_only_ends_the_run(how: str) -> None:
     inputs = torch.cat([INPUTS[:-1], torch.full((1, WIDTH), 1000.0)])
     training = private(keeping(f"{how} only"), (inputs, TARGETS), **WHOLE)

@@ -18,6 +18,7 @@ from clipnoise.report.league import (
     read_league,
     screenings,
 )
+from clipnoise.run import fingerprint
 from clipnoise.run.fingerprint import training_code
 from clipnoise.run.spec import from_mapping
 from clipnoise.studies.study import load_study
@@ -102,7 +103,9 @@ def test_a_task_with_missing_runs_is_not_published(tmp_path: Path) -> None:
         published_rows(study, tmp_path)
 
 
-def test_the_training_code_depends_on_the_method_and_not_on_the_data() -> None:
+def test_the_training_code_depends_on_the_method_and_not_on_the_data_or_on_what_only_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def spec(method: str, dataset: str = "digits", model: str = "logistic") -> Any:
         values = {"id": method, "learning_rate": 1.0, "clip_norm": 1.0}
         training = {"expected_batch_size": 50, "steps": 2}
@@ -117,6 +120,10 @@ def test_the_training_code_depends_on_the_method_and_not_on_the_data() -> None:
     one = training_code(spec("dp-sgd"))
     assert one == training_code(spec("dp-sgd", "synthetic", "mlp"))
     assert one != training_code(spec("dp-adambc"))
+    before = fingerprint.fingerprint(spec("dp-sgd"))
+    monkeypatch.setattr(fingerprint, "GUARDS", ())
+    assert one != training_code(spec("dp-sgd"))
+    assert before == fingerprint.fingerprint(spec("dp-sgd"))
 
 
 def test_the_protocol_names_the_tasks_that_were_compared_with_opacus() -> None:

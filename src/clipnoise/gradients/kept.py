@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -29,8 +30,8 @@ Held = dict[str, object]
 class Kept:
     """What a network held when a run began, to be compared with what it holds later.
 
-    It follows modules, their attributes, containers, and the attributes of other objects; not what
-    functions close over, and nothing global.
+    It follows modules, their attributes and those of their classes, containers, and the attributes
+    of other objects; not what functions close over, and nothing global.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class Kept:
             )
 
     def _held(self, *, exactly: bool) -> Held:
-        seen = _trained(self._network)
-        found = dict(_walk(self._network, "", seen, exactly))
-        return found | dict(_walk(self._losses, "loss", seen, exactly))
+        seen: set[int] = set()
+        walk = partial(_walk, trained=_trained(self._network), seen=seen, exactly=exactly)
+        return dict(walk(self._network, "")) | dict(walk(self._losses, "loss"))
 
 
 WITHOUT = "Let the forward pass write to nothing that outlives it."
@@ -76,7 +77,7 @@ WITHOUT = "Let the forward pass write to nothing that outlives it."
 
 def look(network: nn.Module) -> Held:
     """Return what a network holds besides its trained parameters, by path, to be compared."""
-    return dict(_walk(network, "", _trained(network), exactly=True))
+    return dict(_walk(network, "", trained=_trained(network), seen=set(), exactly=True))
 
 
 def difference(before: Held, after: Held, counters: frozenset[str] = frozenset()) -> str | None:
@@ -99,20 +100,29 @@ def counters(before: Held, after_one: Held, after_two: Held) -> frozenset[str]:
     return frozenset(path for path in before if counts(path))
 
 
-def _trained(network: nn.Module) -> set[int]:
-    return {id(parameter) for parameter in network.parameters() if parameter.requires_grad}
+def _trained(network: nn.Module) -> frozenset[int]:
+    return frozenset(id(one) for one in network.parameters() if one.requires_grad)
 
 
-def _walk(value: Any, path: str, seen: set[int], exactly: bool) -> Iterator[tuple[str, object]]:
-    """Yield what is reached from a value, each object once."""
-    if isinstance(value, PLAIN):
-        yield path, repr(value) if isinstance(value, float) else value
+def _walk(
+    value: Any, path: str, *, trained: frozenset[int], seen: set[int], exactly: bool
+) -> Iterator[tuple[str, object]]:
+    """Yield what is reached from a value, each object once, but not the values of what is trained.
+
+    Objects that have neither attributes nor parts are compared by what they print.
+    """
+    walk = partial(_walk, trained=trained, seen=seen, exactly=exactly)
+    if isinstance(value, (*PLAIN, np.generic)):
+        yield path, repr(value) if isinstance(value, (float, np.generic)) else value
         return
     if isinstance(value, OPAQUE) or id(value) in seen:
         return
     seen.add(id(value))
     if isinstance(value, torch.Tensor):
-        yield path, _digest(value) if exactly else (id(value), _writes(value))
+        if id(value) not in trained:
+            yield path, _digest(value) if exactly else (id(value), _writes(value))
+        for name, part in vars(value).items():
+            yield from walk(part, f"{path}.{name}")
     elif isinstance(value, np.ndarray):
         yield path, value.tobytes() if exactly else id(value)
     elif isinstance(value, CONTAINERS):
@@ -122,22 +132,40 @@ def _walk(value: Any, path: str, seen: set[int], exactly: bool) -> Iterator[tupl
             return
         yield f"the length of {path}", len(value)
         for place, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _walk(part, f"{path}[{place!r}]", seen, exactly)
-    elif hasattr(value, "__dict__"):
+            yield from walk(part, f"{path}[{place!r}]")
+    elif hasattr(value, "__dict__") or hasattr(value, "__slots__"):
         for name, part in _attributes(value):
-            yield from _walk(part, f"{path}.{name}" if path else name, seen, exactly)
+            yield from walk(part, f"{path}.{name}" if path else name)
+    else:
+        yield path, repr(value)
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of an object; of a module, those that are not PyTorch's own."""
-    held = vars(value)
+    held, kinds = getattr(value, "__dict__", {}), type(value).__mro__
+    for kind in kinds:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name) and name != "__dict__":
+                yield name, getattr(value, name)
     if not isinstance(value, nn.Module):
         yield from held.items()
         return
+    for kind in kinds[: kinds.index(nn.Module)]:
+        if not kind.__module__.startswith("torch."):
+            yield from ((f"{kind.__name__}.{name}", part) for name, part in _of_class(kind))
     for store in (value._parameters, value._buffers, value._modules):
         yield from store.items()
     usual = vars(nn.Module())
     yield from ((name, part) for name, part in held.items() if name not in usual)
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers, texts, containers and tensors that a class holds for all its objects."""
+    held = (*PLAIN, *CONTAINERS, np.generic, np.ndarray, torch.Tensor)
+    for name, part in vars(kind).items():
+        if isinstance(part, held) and not name.startswith("__"):
+            yield name, part
 
 
 def _digest(tensor: torch.Tensor) -> object:
