@@ -421,7 +421,7 @@ def test_six_confirmed_tasks_are_enough_for_an_answer(six: LeagueFindings) -> No
     ends = [f"{100 * one:.1f}" for one in (gain.mean, gain.low, gain.high)]
     shown = f"at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]})."
     assert said.endswith(
-        f"On average over tasks, simultaneous 95% intervals show a gain over DP-SGD {shown}"
+        f"On average over tasks, simultaneous 95% intervals (nominal) show a gain over DP-SGD {shown}"
     )
     assert _on_average(six) in league_page(six, planned).split("## Over tasks")[1]
 
@@ -515,7 +515,7 @@ def test_the_answer_says_how_many_methods_a_screen_tried(six: LeagueFindings) ->
     screened = LeagueFindings({task: pd.DataFrame(rows) for task, rows in files.items()})
     planned = dict.fromkeys(six.tasks, "")
     assert answer(screened, planned).startswith(
-        "On 6 tasks, with 4 methods screened and 3 confirmed on each, DP-SGD is shown"
+        "On 6 tasks, with 4 methods and variants screened and 3 confirmed on each, DP-SGD is shown"
     )
     chosen = "A method that passed only some screens", "the settings of tasks whose screen it"
     for found, said in ((screened, True), (six, False)):
@@ -531,7 +531,7 @@ def test_references_are_counted_apart_from_the_methods_that_are_confirmed(
         one = runs[runs["label"] == "disk"].assign(label="dp-prototypes", panel="references")
         files[task] = pd.concat([runs, one.assign(search=np.nan)])
     said = answer(LeagueFindings(files), dict.fromkeys(six.tasks, ""))
-    assert said.startswith("On 6 tasks, with 3 methods confirmed and 1 reference beside them on ")
+    assert said.startswith("On 6 tasks, with 3 methods confirmed and 1 reference compared on ")
 
 
 def test_tasks_of_one_data_set_are_one_task_with_their_mean(tmp_path: Path) -> None:
@@ -569,7 +569,10 @@ def test_an_answer_without_a_better_method_says_so(tmp_path: Path) -> None:
     worse = {"disk": 0.65, "dp-lion": 0.6, "dp-sgd": 0.7}
     tasks = {f"task{n}": confirmed(worse, seed=n, searches=8, examples=200) for n in range(6)}
     said = answer(found(tmp_path, **tasks), dict.fromkeys(tasks, ""))
-    assert "On average over tasks, no simultaneous 95% interval shows a gain over DP-SGD." in said
+    assert (
+        "On average over tasks, no simultaneous 95% interval (nominal) shows a gain over DP-SGD."
+        in said
+    )
 
 
 def test_gains_that_are_positive_only_alone_are_said_to_be_few_of_many() -> None:
@@ -582,9 +585,9 @@ def test_gains_that_are_positive_only_alone_are_said_to_be_few_of_many() -> None
     ends = [f"{100 * one:.1f}" for one in vars(models["disk"].mean).values()]
     assert _on_average(findings).startswith("On average over tasks, no simultaneous 95% inter")
     assert [*_by_themselves(findings)] == [
-        "The 95% interval of a gain alone lies above 0 "
-        f"at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]}); of these 2 intervals, 0.1 "
-        "would by chance."
+        "The pointwise 95% interval of a gain lies above 0 "
+        f"at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]}); by chance alone, 0.1 of "
+        "these 2 intervals would be expected to."
     ]
 
 

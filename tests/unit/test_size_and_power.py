@@ -197,7 +197,8 @@ def test_the_protocol_quotes_the_numbers_that_were_simulated() -> None:
     page = (root / "docs" / "league.md").read_text(encoding="utf-8")
     number = r"([\d.]+)%"
     (said,) = re.findall(
-        f"are excluded in {number} of settings, and in {number} by paired t-tests", page
+        f"are excluded in {number} of settings, and in {number} by Holm-corrected paired t-tests",
+        page,
     )
     size = [found["size"][name]["wrong"][-1] for name in (FLIPS, f"{T_TESTS}, alike")]
     assert [float(one) for one in said] == pytest.approx([100 * one for one in size], abs=0.06)

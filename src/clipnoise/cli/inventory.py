@@ -165,7 +165,7 @@ def describe_dataset(
     task: Annotated[Task | None, "What the target is, where a guess would be wrong."] = None,
     columns: Annotated[str, "What becomes of columns: {sex: {categories: [f, m]}}."] = "{}",
     shape: Annotated[Sequence[int], "Of pictures in files: channels, rows, columns."] = (),
-    channels: Annotated[Literal["first", "last"] | None, "Where images have colours."] = None,
+    channels: Annotated[Literal["first", "last"] | None, "Position of colours in images."] = None,
     tokenizer: Annotated[str | None, "Of a text: a folder below the weights folder."] = None,
     layout: Annotated[str, "Of a text file: {separator: ;, encoding: latin-1}."] = "{}",
     name: Annotated[str | None, "Of the dataset; by default of the file or its folder."] = None,
@@ -173,7 +173,7 @@ def describe_dataset(
     weights: options.Weights = options.WEIGHTS,
     cache: options.Cache = options.CACHE,
 ) -> None:
-    """Print what a study says of a training FILE and the test file beside it.
+    """Print the entry with which a study describes a training FILE and the test file beside it.
 
     The files are called train and test, with suffix .csv, .tsv, .parquet or .npz. The one FILE
     there is can be cut with --split: in two, or in three where --user keeps the rows of each user

@@ -39,7 +39,7 @@ def judge(
         "Python file with a claim and a training loop of any library, in place of FILE.",
     ] = None,
     level: Annotated[
-        Literal["quick", "full"], "How much is spent on a loop: seconds, or a minute or more."
+        Literal["quick", "full"], "How often a loop is run: about 55 times, or 125 times."
     ] = "full",
     method: Annotated[str | None, "Id of the method, where the file has several."] = None,
     hyperparameters: options.Hyperparameters = options.NO_HYPERPARAMETERS,

@@ -237,12 +237,12 @@ Results = Annotated[Path, "Folder of result files."]
 Markdown = Annotated[Path | None, "Write the documentation page to this file."]
 Cache = Annotated[Path, "Folder of prepared datasets."]
 Weights = Annotated[Path, "Folder of pretrained weights."]
-Template = Annotated[Path, "Typst file with the layout."]
+Template = Annotated[Path, "File with the layout."]
 Threads = Annotated[int, "CPU threads of a run."]
 Scale = Annotated[
     Path | None, ListOption, "Scale file that makes a study smaller: workflow/scales/smoke.yaml."
 ]
-SecureNoise = Annotated[bool, "What config.yaml may ask for: secure noise in all private runs."]
+SecureNoise = Annotated[bool, "Secure noise in all private runs, as config.yaml may ask for."]
 
 RESULTS, CACHE, WEIGHTS = Path("results"), Path("data"), Path("weights")
 STUDIES, TEMPLATES = Path("workflow/studies"), Path("reports/templates")

@@ -115,14 +115,15 @@ def account(
     Where examples take part in turns, or in one step of each epoch, --groups says how many turns
     there are, and --sampling-rate is that of an example in its turn: 1 with cyclic, shuffled
     and balls-in-bins, and 1/groups with random-allocation. With b-min-sep, --groups is b, and the
-    rate that of an example that may take part. Where their order is fixed, ε is the same for any
-    noise, because σ is relative to a strategy scaled to it; --noise is needed for balls-in-bins and
-    b-min-sep alone.
+    rate is the probability with which an example that may take part does so. Where their order is
+    fixed, ε is the same for any noise, because σ is relative to a strategy scaled to it; --noise is
+    needed for balls-in-bins and b-min-sep alone.
 
     One (ε, δ) cannot be compared with another, so the bounds that follow from the whole profile
     δ(ε) are printed below, by the accountant of the smallest ε: μ of Gaussian differential privacy,
     true positive rates of any attack at given false positive rates, δ at other ε, and ε at other δ.
-    docs/guarantees.md says what they mean. With --accountant and without --json, nothing but ε is.
+    docs/guarantees.md says what they mean. With --accountant and without --json, only ε is
+    printed.
 
     --trials '{"law": "poisson", "mean": 10}' adds ε with a choice among that many trials, as
     `trials` of `tune` in a study draws them: each has the σ of the run, and a run with what the
@@ -471,12 +472,13 @@ accuracy by 0.2 points or less, with one exception. Under a cosine after a warm-
 steps, `dense` gains 5.4 ± 1.5 points at ε = 1 and 0.5 ± 0.3 at ε = 8 (95% intervals over seeds).
 
 Correlated noise needs to know when an example can take part. With `sampler: cyclic` every kind is
-exact, without amplification: the strategy is scaled to what the participations of an example add up
-to. So it is with `full`. `cyclic-poisson` amplifies, and needs as many groups as the strategy has
-bands: only `banded` has fewer than T. With the accountant `monte-carlo`, `b-min-sep` amplifies such
-noise more, in runs of at most 2,000 steps, and `balls-in-bins` amplifies every kind, in runs of at
-most 5,000 steps and epochs of at most 250. A calibration takes seconds for eight bands or epochs of
-up to 40 steps, and about a minute at the most. Other samplers are refused.
+covered, without amplification: the strategy is scaled to a bound on what the participations of an
+example add up to, which is exact where no entry of C is negative. So it is with `full`. `cyclic-
+poisson` amplifies, and needs as many groups as the strategy has bands: only `banded` has fewer than
+T. With the accountant `monte-carlo`, `b-min-sep` amplifies such noise more, in runs of at most
+2,000 steps, and `balls-in-bins` amplifies every kind, in runs of at most 5,000 steps and epochs of
+at most 250. A calibration takes seconds for eight bands or epochs of up to 40 steps, and about a
+minute at the most. Other samplers are refused.
 
 In the study `banded-turns`, 195 steps at q = 0.077, `b-min-sep` and `cyclic-poisson` need these σ.
 At ε = 1 they are nearly the same: where there is so much noise, waiting hides little more than a

@@ -290,7 +290,7 @@ def diagnose(
     ] = None,
     config: Annotated[Path, "Sets scale and folders."] = Path("config.yaml"),
 ) -> None:
-    """Write a study that asks what of privacy costs the methods of STUDY their accuracy.
+    """Write a study that shows which part of privacy costs accuracy in STUDY.
 
     Each private run with a target ε is repeated as it is; without clipping and noise; without one
     of them; with the noise that ten times the data would have; and with twice the steps. The report

@@ -38,11 +38,11 @@ class Circumstances:
     device: Annotated[Literal["auto", "cpu", "cuda"], "Where to train."] = "auto"
     threads: options.Threads = 1
     gpus: Annotated[Natural, "GPUs to wait for and hold, where no scheduler assigns them."] = 0
-    slots: Annotated[Slots, "How many of the slots of a GPU; less than all shares it."] = SLOTS
+    slots: Annotated[Slots, "Slots of a GPU to take; with fewer than all it is shared."] = SLOTS
     processes: Annotated[
         Count, "How many processes train the run together, each with its threads and a GPU."
     ] = 1
-    nodes: Annotated[Count, "Of the Slurm job, which share the processes out evenly."] = 1
+    nodes: Annotated[Count, "Nodes of the Slurm job; processes are spread evenly over them."] = 1
     requeue: Annotated[bool, "Put the Slurm job back into the queue when told to stop."] = False
     keep_finished: Annotated[
         bool, "Leave a result as it is if the present code, data and calibration would give it."

@@ -146,9 +146,9 @@ default settings; public gradients are one more pass, over public examples.
 A hyper-parameter that may follow a schedule takes `{kind: cosine, peak: 0.1, warmup: 0.1}` in the
 place of a number: see [schedules](studies.md#schedules).
 
-`side_information` says where the A of `adadps-side`, `adas-side`, `adadps-fed` and `adas-fed` comes
-from, which divide gradients by A + γ. `summary.json` records what was counted, and a digest of A.
-Its `source` is one of these; both counts are refused for data without public text:
+`adadps-side`, `adas-side`, `adadps-fed` and `adas-fed` divide gradients by A + γ, and
+`side_information` says where A comes from. `summary.json` records what was counted, and a digest
+of A. Its `source` is one of these; both counts are refused for data without public text:
 
 - `token-frequency`, unless told otherwise: how often a token occurs in public text, 1 for the most
   frequent one.

@@ -31,14 +31,14 @@ TOO_FEW = "All tasks of this track are confirmed; they are too few for an answer
 TASKS_NEEDED = units_needed(ALPHA)
 MOST = 8  # gains that are named one by one
 CONFIRMED_HEADS = (
-    *("method", "accuracy", "gain", "alone", "together", "better than", "worse than"),
+    *("method", "accuracy", "gain", "pointwise", "simultaneous", "better than", "worse than"),
     *("collapsed", "time", "p", "can be best"),
 )
 CONFIRMED = (
     "Accuracy is in %, over searches and seeds; that of a run that diverged is 0. The gain over "
-    "{base} is in points, with the 95% interval of this gain alone, and with the one that is "
-    "simultaneous with those of all methods, tasks and budgets (together). Both contain seeds, "
-    "search and test set, and are nominal.",
+    "{base} is in points, with its pointwise 95% interval, and with the one that is simultaneous "
+    "with those of all methods, tasks and budgets. Both contain seeds, search and test set, and "
+    "are nominal.",
     "Better and worse than: from how many methods it is told apart, on these test examples, at one "
     "level over all pairs and settings.",
     "Collapsed: diverged, or not above the best constant prediction by more than 1.96 standard "
@@ -50,20 +50,22 @@ CONFIRMED = (
 PASSED_SOME = (
     " A method that passed only some screens has the settings of tasks on which it did well."
 )
-OVER_HEADS = ("method", "gain", "alone", "together", "new task", "spread", "p", "closed", "95%")
+OVER_HEADS = (
+    *("method", "gain", "pointwise", "simultaneous", "prediction", "SD", "p", "closed", "95%"),
+)
 OVER_GAIN = (
-    "Gain: what is expected over {base} on a task, in points, with the 95% interval of this gain "
-    "alone, with the one that is simultaneous with those of all methods and budgets (together), "
-    "and with the interval in which the gain on a new task lies. The tasks are taken as a sample "
-    "of all tasks; those of one data set count as one task, with their mean. Spread: the standard "
-    "deviation of gains from task to task. p: the p-value of the hypothesis that no other method "
-    "is better on average, at this ε by itself."
+    "Gain: the expected gain over {base} on a task, in points, with its pointwise 95% interval, "
+    "with the one that is simultaneous with those of all methods and budgets, and with the 95% "
+    "prediction interval for a new task. The tasks are taken as a sample of all tasks; those of "
+    "one data set count as one task, with their mean. SD: the standard deviation of gains between "
+    "tasks. p: the p-value of the hypothesis that no other method is better on average, at this ε "
+    "by itself."
 )
 OVER_CLOSED = (
     "Closed: how much of what privacy costs {base} the method wins back, in % on average over "
-    "tasks, with a bootstrap interval that resamples the method, {base} and the ceiling, so that "
-    "the gap is not taken as known. The ceiling of a task is the method without privacy that is "
-    "best on validation examples. Each of these intervals holds by itself."
+    "tasks, with a 95% bootstrap interval that includes the uncertainty of the gap. The ceiling of "
+    "a task is the method without privacy that is best on validation examples. Each of these "
+    "intervals holds by itself."
 )
 
 
@@ -116,7 +118,7 @@ def _compared(found: LeagueFindings) -> str:
     methods = "methods "
     parts = []
     if found.screened:
-        parts.append(f"{_from_to(found.screened.values())} {methods}screened")
+        parts.append(f"{_from_to(found.screened.values())} methods and variants screened")
         methods = ""
     confirmed = {
         task: len(_private(found.tasks[task].dropna(subset="search"))) for task in found.confirmed
@@ -125,7 +127,7 @@ def _compared(found: LeagueFindings) -> str:
     references = [len(_private(runs)) - confirmed[task] for task, runs in found.confirmed.items()]
     if any(references):
         noun = "reference" if max(references) == 1 else "references"
-        parts.append(f"{_from_to(references)} {noun} beside them")
+        parts.append(f"{_from_to(references)} {noun} compared")
     return listing(parts)
 
 
@@ -139,8 +141,8 @@ def _on_average(found: LeagueFindings) -> str:
     shown = _above({(one.epsilon, one.method): found.together(one) for one in found.estimated})
     gain = f"a gain over {found.track.called}"
     if not shown:
-        return f"On average over tasks, no simultaneous 95% interval shows {gain}."
-    return f"On average over tasks, simultaneous 95% intervals show {gain} {shown}."
+        return f"On average over tasks, no simultaneous 95% interval (nominal) shows {gain}."
+    return f"On average over tasks, simultaneous 95% intervals (nominal) show {gain} {shown}."
 
 
 def _by_themselves(found: LeagueFindings) -> Iterator[str]:
@@ -149,8 +151,9 @@ def _by_themselves(found: LeagueFindings) -> Iterator[str]:
     alone = _above({(one.epsilon, one.method): one.gain.mean for one in every})
     if alone:
         yield (
-            f"The 95% interval of a gain alone lies above 0 {alone}; of these {len(every)} "
-            f"intervals, {(1 - LEVEL) / 2 * len(every):.1f} would by chance."
+            f"The pointwise 95% interval of a gain lies above 0 {alone}; by chance alone, "
+            f"{(1 - LEVEL) / 2 * len(every):.1f} of these {len(every)} intervals would be expected "
+            "to."
         )
 
 
@@ -221,7 +224,7 @@ def parts(found: LeagueFindings, planned: Mapping[str, str]) -> Iterator[Block]:
         yield TextBlock("What these tasks show", list(_shown(found)))
         yield _who(found)
         yield _methods(found)
-    yield TextBlock("What cannot be told", list(_untold(found)))
+    yield TextBlock("What the data do not show", list(_untold(found)))
     yield from claims_block(found)
     yield from _over_tasks(found)
     if found.settings:
@@ -304,7 +307,7 @@ def _tasks(found: LeagueFindings, planned: Mapping[str, str]) -> ListBlock:
         "It is nominal: it holds if each trial draws noise of its own, and here those of a search "
         "share a seed. A dash: batches are not Poisson, or nothing is confirmed.",
         heads=(
-            *("task", "about", "state", "ε", "with its search"),
+            *("task", "about", "state", "ε", "with its search (nominal)"),
             *("test examples", "confirmed", "runs", "minutes"),
         ),
         rows=rows,
@@ -450,7 +453,7 @@ def _methods(found: LeagueFindings) -> ListBlock:
         f"its range, beyond which it may do better; and its processor time over that of {base}, "
         f"the median of settings.{PASSED_SOME if found.screened else ''}",
         heads=(
-            *("method", "settings", "can be best", "better", "worse", "collapsed", "at an end"),
+            *("method", "settings", "can be best", "better", "worse", "collapsed", "at an edge"),
             "time",
         ),
         rows=[row for _, row in sorted(rows, key=lambda pair: pair[0])],
@@ -556,7 +559,7 @@ def _over(found: LeagueFindings, epsilon: float, every: list[MethodOverTasks]) -
     if left:
         notes.append(
             f"Left out, because not all of these tasks confirmed them: {listing(left)}. A method "
-            "that passes some screens is chosen by what it does on these tasks."
+            "that passed only some screens was selected by its results on these same tasks."
         )
     return ListBlock(
         title=f"Over tasks, ε = {epsilon:g}",

@@ -90,7 +90,11 @@ CLAIMS = (
     ),
     PairClaim("SlaClip (2026)", "it improves performance (abstract)", "dp-sgd-slaclip", "dp-sgd"),
     PairClaim("FiBeR (2026)", "it improves DP optimizers (abstract)", "fiber", "dp-adam"),
-    PairClaim("DP-Muon (2026)", "it improves fine-tuning (abstract)", "dp-muon", "dp-sgd"),
+    PairClaim(
+        "DP-Muon (2026)",
+        "it improves fine-tuning (abstract; here the gradient is clipped as a whole)",
+        *("dp-muon", "dp-sgd"),
+    ),
     PairClaim("DP-MacAdam (2026)", "it improves over DP-SGD (abstract)", "dp-macadam", "dp-sgd"),
     PairClaim("DP-MacAdam (2026)", "it improves over DP-Adam (abstract)", "dp-macadam", "dp-adam"),
     PairClaim("DP-MacAdam (2026)", "it improves over AdaCliP (abstract)", "dp-macadam", "adaclip"),

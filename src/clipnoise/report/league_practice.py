@@ -28,7 +28,7 @@ SIZES = {
 }
 HEAD = (
     "# What to start with\n\nPrinted by `clipnoise league --page` from the published file of each "
-    "task; what its examples are, and how many, is what its dataset says. [The page of the league]"
+    "task; the kind and the number of examples are those of its dataset. [The page of the league]"
     "(index.md) has the tables behind it, and [the protocol](../../league.md) says how methods "
     "were tuned.\n"
 )
@@ -47,7 +47,7 @@ READING = (
     "What searches chose: for the methods that can be the best at an ε, the median over searches "
     "and tasks of the learning rate, or its peak where it falls linearly to 0, and of the clip "
     "norm, with their ranges. A narrow range over several tasks says that a value transferred; one "
-    "task says nothing of others. At an end: in how many settings half of the searches or more "
+    "task says nothing of others. At an edge: in how many settings half of the searches or more "
     "chose a learning rate in the same outer fifth of its range, so that a value beyond it may be "
     "better. A dash: the method has no learning rate, or a list of them. References are not "
     "searched for: what is counted are their repetitions with other seeds.",
@@ -72,7 +72,7 @@ START = (
 )
 CHOICES = ("learning_rate", "clip_norm")
 TRANSFER = ("data", "method", "settings", "learning rate", f"within ×{NEAR:g}", "clip norm")
-CHOSEN = ("method", "ε", "searches", "learning rate", "falls to 0", "at an end", "clip norm")
+CHOSEN = ("method", "ε", "searches", "learning rate", "linear decay", "at an edge", "clip norm")
 
 
 def kind_of(data: Dataset) -> str:
@@ -136,7 +136,10 @@ class PracticeRow:
             beaten = f"intervals show it to be beaten by {listing([*named.values()])}"
             return f"{DP_SGD}, which no test excludes; {beaten}" if named else NOTHING_BEATS
         if not self.can:
-            return "nothing can be the best in all settings"
+            return (
+                "no single method: DP-SGD is excluded in some settings, and no other method can be "
+                "the best in all"
+            )
         one = "one of " if len(self.can) > 1 else ""
         can = f"{one}{listing(self.can)}, which can be the best in all settings"
         return can + self.reservation
