@@ -66,6 +66,30 @@ def test_an_archive_says_that_it_holds_the_seeds_of_noise(
     assert "mine.zip: It holds the seeds of runs with seeded" in capsys.readouterr().err
 
 
+def test_an_archive_says_what_it_lacks_and_has_no_report_of_other_runs(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collected = ["collect", "mine.yaml", "--results", "results", "--out"]
+    assert main([*collected, "results/studies/mine"]) == 0
+    Path("reports/mine").mkdir(parents=True)
+    Path("reports/mine/report.pdf").write_bytes(b"of these runs")
+
+    def reports() -> list[str]:
+        with zipfile.ZipFile(write()) as file:
+            assert "1 of its 2 runs have no result yet." in file.read("README.md").decode()
+            return [name for name in file.namelist() if "report" in name or "runs.parquet" in name]
+
+    assert reports() == ["reports/mine/report.pdf", "results/mine/runs.parquet"]
+    capsys.readouterr()
+    study = yaml.safe_load(Path("mine.yaml").read_text())
+    study["panels"]["one"]["seeds"] = [1, 3]
+    Path("mine.yaml").write_text(yaml.safe_dump(study))
+    assert reports() == []
+    said = capsys.readouterr().err
+    assert "mine.zip: 1 of its 2 runs have no result yet." in said
+    assert "mine.zip: Tables and reports are left out: they are of other runs" in said
+
+
 def test_the_same_files_make_the_same_archive(trained: Path) -> None:
     first = write().read_bytes()
     for path in Path().rglob("*.json"):

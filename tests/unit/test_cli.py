@@ -99,6 +99,18 @@ def test_a_fault_is_not_taken_for_a_users_mistake(monkeypatch: pytest.MonkeyPatc
         main(["replay"])
 
 
+def test_ctrl_c_ends_a_command_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    interrupted = click.Command("replay", callback=wait)
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *words: interrupted)
+    assert main(["replay"]) == 130
+    assert capsys.readouterr().err.strip() == ""
+
+
 @options.command()
 def takes_lists(
     names: Annotated[Sequence[str], options.ARGUMENT] = (),

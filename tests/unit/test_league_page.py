@@ -421,7 +421,8 @@ def test_six_confirmed_tasks_are_enough_for_an_answer(six: LeagueFindings) -> No
     ends = [f"{100 * one:.1f}" for one in (gain.mean, gain.low, gain.high)]
     shown = f"at ε = 3 for disk ({ends[0]} points, {ends[1]} to {ends[2]})."
     assert said.endswith(
-        f"On average over tasks, simultaneous 95% intervals (nominal) show a gain over DP-SGD {shown}"
+        "On average over tasks, simultaneous 95% intervals (nominal) show a gain over DP-SGD "
+        f"{shown}"
     )
     assert _on_average(six) in league_page(six, planned).split("## Over tasks")[1]
 

@@ -301,8 +301,21 @@ def test_a_stop_while_jobs_are_chosen_ends_the_workflow(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("results/runs/**/summary.json"))) < 2
 
 
+def close_terminal(workflow: subprocess.Popen[bytes]) -> None:
+    workflow.send_signal(signal.SIGHUP)
+
+
+def press_ctrl_c(workflow: subprocess.Popen[bytes]) -> None:
+    os.killpg(workflow.pid, signal.SIGINT)  # a terminal sends it to Snakemake and its jobs
+
+
 @pytest.mark.long
-def test_a_terminal_that_is_closed_leaves_no_process_and_no_lock(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stop", "passed_on"), [(close_terminal, "SIGTERM"), (press_ctrl_c, "SIGINT")]
+)
+def test_a_stop_saves_what_is_trained_and_leaves_no_process_and_no_lock(
+    stop: Callable[[subprocess.Popen[bytes]], None], passed_on: str, tmp_path: Path
+) -> None:
     panel = {"methods": [{"id": "sgd", "learning_rate": 0.1}]}
     panel |= {"training": {"expected_batch_size": 50, "steps": 10**6, "evaluations": 1}}
     study = {**SEARCH, "panels": {"tuned": panel}}
@@ -314,7 +327,9 @@ def test_a_terminal_that_is_closed_leaves_no_process_and_no_lock(tmp_path: Path)
         command(tmp_path),
         env=environment(),
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # ignored under nohup
+        preexec_fn=lambda: [  # ignored under nohup and in the background
+            signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGINT)
+        ],
         **quiet,
     )
 
@@ -337,10 +352,10 @@ def test_a_terminal_that_is_closed_leaves_no_process_and_no_lock(tmp_path: Path)
         return found
 
     wait(lambda: "step 0/" in said() or workflow.poll() is not None)
-    workflow.send_signal(signal.SIGHUP)
+    stop(workflow)
     assert workflow.wait(timeout=120) != 0
     wait(lambda: not jobs())
-    assert "stopped by SIGTERM, checkpoint after step" in said()
+    assert f"stopped by {passed_on}, checkpoint after step" in said()
     assert list(tmp_path.glob("results/runs/**/checkpoint.safetensors"))
     assert not list(tmp_path.glob(".snakemake/locks/*"))
 

@@ -150,6 +150,8 @@ def run(words: list[str]) -> int:
         message = error.format_message() if isinstance(error, click.ClickException) else error
         print(printable(f"{' '.join(called)}: {message}"), file=sys.stderr)
         return 2
+    except click.Abort:
+        return INTERRUPTED
     except Exception as error:
         said = _no_room(error)
         if said is None:
@@ -161,8 +163,6 @@ def run(words: list[str]) -> int:
             return UNREAD
         print(f"{' '.join(called)}: {ENDED_BY_CODE}", file=sys.stderr)
         return 1
-    except click.Abort:
-        return INTERRUPTED
     return int(code or 0)
 
 

@@ -327,14 +327,14 @@ def archive(
     has it repeats runs with `clipnoise verify FILE.zip`.
     """
     from clipnoise.studies.archive import archive as archived
-    from clipnoise.studies.archive import reveals
+    from clipnoise.studies.archive import lacks, reveals
 
-    plan, _ = _planned(config, [study])
+    plan, root = _planned(config, [study])
     planned = plan.study(plan.configured[0])
     out = out or Path(f"{planned.name.replace('/', '-')}.zip")
     write_atomically(out, archived(plan, planned, config, out))
     print(out)
-    for remark in reveals(planned):
+    for remark in [*lacks(plan, planned, root), *reveals(planned)]:
         print(f"clipnoise archive: {out}: {remark}", file=sys.stderr)
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from clipnoise.privacy.calibration import Calibration
 
 FILE = "checkpoint.safetensors"
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the last: a terminal was closed
+# Ctrl-C, the end of a job, the time limit of a Slurm job, and a terminal that was closed.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +48,14 @@ class StopRequest:
 def stop_requests() -> Iterator[StopRequest]:
     """Note signals to stop during the `with` block, instead of ending the process.
 
-    What is ignored, as nohup has it, stays ignored.
+    What is ignored, as nohup has it, stays ignored. A second Ctrl-C ends the process at once.
     """
     request = StopRequest()
 
     def note(number: int, _: object) -> None:
         request.signal = signal.Signals(number).name
+        if number == signal.SIGINT:
+            signal.signal(number, before[signal.SIGINT])
 
     heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in heard}

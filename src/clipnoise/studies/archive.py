@@ -18,6 +18,7 @@ from clipnoise.files import inside, read_yaml
 from clipnoise.plugins import OWN, own_packages
 from clipnoise.run.provenance import versions
 from clipnoise.run.results import run_folder
+from clipnoise.studies.columns import RUN_COLUMNS, read_table
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.study import Study
 
@@ -37,7 +38,7 @@ Results of the study `{name}`, made with clipnoise {version}.
 - `workflow/studies/`: the study. `config.yaml`: how it was run. `plugins/`: the code that is not
   part of clipnoise.
 - `envs/requirements.lock`: the packages, with hashes. `manifest.json`: the SHA-256 of each file.
-
+{lacks}
 ## Verify
 
     clipnoise verify {file}
@@ -52,6 +53,10 @@ Cite clipnoise (`CITATION.cff`) and the papers of the methods, which their descr
 """
 
 
+OUTDATED = (
+    "Tables and reports are left out: they are of other runs than those that the study has now. "
+    "Ask Snakemake for its report first."
+)
 SEEDED = (
     "It holds the seeds of runs with seeded noise. Their ε holds for whoever does not know the "
     "seed: with it, noise can be taken away from what was released."
@@ -68,6 +73,37 @@ def reveals(study: Study) -> list[str]:
     seeded = any(not spec.secure_noise for spec in private)
     searched = any(spec.search_law is not None for spec in private)
     return [*([SEEDED] if seeded else []), *([SEARCHED] if searched else [])]
+
+
+def lacks(plan: Plan, study: Study, root: Path) -> list[str]:
+    """Return what of a study its archive does not have, in sentences.
+
+    Args:
+        plan: of the configuration.
+        study: the study.
+        root: the folder of config.yaml.
+    """
+    folders = [run_folder(root / plan.config.results, one) for one in study.specs.values()]
+    without = sum(not (folder / "summary.json").is_file() for folder in folders)
+    runs = [f"{without} of its {len(folders)} runs have no result yet."] if without else []
+    return [*runs, *([] if _is_current(plan, study, root) else [OUTDATED])]
+
+
+def _is_current(plan: Plan, study: Study, root: Path) -> bool:
+    """Return whether tables and report, if there are any, are of the runs that the study plans.
+
+    A run that had no result when they were made must have none now.
+    """
+    table = root / plan.collected / study.name / "runs.parquet"
+    if not table.is_file():
+        return not any(_reports(plan, study, root))
+    rows = read_table(table, RUN_COLUMNS)
+    results = root / plan.config.results
+    have = {
+        run.spec.hash: (run_folder(results, run.spec) / "summary.json").is_file()
+        for run in study.runs
+    }
+    return dict(zip(rows["hash"], rows["status"] != "missing", strict=True)) == have
 
 
 def archive(plan: Plan, study: Study, config: Path, out: Path) -> bytes:
@@ -87,8 +123,9 @@ def archive(plan: Plan, study: Study, config: Path, out: Path) -> bytes:
     if not any(name.endswith("/summary.json") for name in members):
         raise UserError(f"{study.name}: no run has a result yet, so there is nothing to archive.")
     members["config.yaml"] = _config(study, config)
-    known, remarks = versions(), reveals(study)
+    known, remarks, missing = versions(), reveals(study), lacks(plan, study, root)
     text = README.format(
+        lacks="\n" + "\n".join(missing) + "\n" if missing else "",
         reveals="\n## What it reveals\n\n" + "\n\n".join(remarks) + "\n" if remarks else "",
         title=study.title, name=study.name, file=out.name, version=known.get("clipnoise", ""),
         versions=", ".join(f"{name} {number}" for name, number in known.items()),
@@ -146,6 +183,15 @@ def _members(plan: Plan, study: Study, root: Path) -> Iterator[tuple[str, bytes]
             path = results / kind / f"{name}.json"
             if path.is_file():
                 yield f"results/{kind}/{name}.json", path.read_bytes()
+    if _is_current(plan, study, root):
+        yield from _reports(plan, study, root)
+    for package, own in own_packages().items():
+        if _is_folder(package) and own.is_dir():
+            yield from _files(own, _plugin(package, own))
+
+
+def _reports(plan: Plan, study: Study, root: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the collected tables and the report."""
     collected = Path(plan.collected) / study.name
     yield from _files(root / collected, f"results/{collected.name}")
     report = root / plan.report(study.name)
@@ -156,9 +202,6 @@ def _members(plan: Plan, study: Study, root: Path) -> Iterator[tuple[str, bytes]
             f"reports/{report.relative_to(root / plan.config.reports).as_posix()}",
             report.read_bytes(),
         )
-    for package, own in own_packages().items():
-        if _is_folder(package) and own.is_dir():
-            yield from _files(own, _plugin(package, own))
 
 
 def _is_folder(package: str) -> bool:
