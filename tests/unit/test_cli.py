@@ -123,6 +123,29 @@ def takes_lists(
     return {"names": names, "files": files, "more": more, "scale": scale, "out": out}
 
 
+@options.command()
+def takes_folders(
+    results: options.Results = options.RESULTS, cache: options.Cache = options.CACHE
+) -> dict[str, Path]:
+    """Return what is given."""
+    return {"results": results, "cache": cache}
+
+
+def test_folders_are_those_of_config_yaml_unless_they_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def given(*words: str) -> list[Path]:
+        return list(takes_folders.main(words, standalone_mode=False).values())
+
+    monkeypatch.chdir(tmp_path)
+    assert given() == [Path("results"), Path("data")]
+    Path("config.yaml").write_text("results: Ergebnisse\nstudies: []\n")
+    assert given() == [Path("Ergebnisse"), Path("data")]
+    assert given("--results", "r", "--cache", "c") == [Path("r"), Path("c")]
+    Path("config.yaml").write_text("results: [of another program")
+    assert given() == [Path("results"), Path("data")]
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -60,9 +60,9 @@ def test_of_several_models_of_a_panel_the_page_says_which(published: Path) -> No
 
 def test_losses_keep_the_digits_that_tell_them_apart(tmp_path: Path) -> None:
     rows = [
-        run_row(method=method, seed=seed, test_accuracy=math.nan, test_loss=loss + 0.0001 * seed)
-        for method, loss in (("dp-sgd", 0.0231), ("dp-adam", 0.0242))
-        for seed in (1, 2, 3)
+        run_row(method=method, seed=seed, test_accuracy=math.nan, test_loss=loss + 0.0001 * place)
+        for method, loss, places in (("dp-sgd", 0.0231, (1, 2, 3)), ("dp-adam", 0.0242, (3, 2, 1)))
+        for seed, place in enumerate(places, 1)
     ]
     study, runs, _ = write_study(tmp_path, rows)
     found = settings(load_study(study), read_runs(runs)).set_index("Method")
@@ -115,6 +115,20 @@ def test_a_report_is_printed_again_from_the_parquet_file(
     text = " ".join(" ".join(page.extract_text() for page in PdfReader(out).pages).split())
     assert "Made from published runs" in text
     assert "dp-adam" in text
+
+
+@pytest.mark.parametrize("command", ["publish", "partial-report"])
+def test_runs_of_another_study_are_refused(
+    command: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text((published.parent / "quickstart.yaml").read_text())
+    file, named = str(published / "quickstart.parquet"), ["--study"] * (command == "publish")
+    out = str(tmp_path / "out")
+    assert main([command, *named, str(other), "--runs", file, "--out", out]) == 2
+    said = capsys.readouterr().err
+    assert "quickstart.parquet: holds runs of study 'quickstart', not of 'other'." in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_reader_of_the_description_finds_the_same_rows(

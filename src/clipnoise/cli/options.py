@@ -8,8 +8,9 @@ place and not by its name:
 Numbers must be in the range of their field type, such as `Count`; a literal type lists the choices;
 a sequence takes several values. A parameter without a default is required. A parameter whose type
 is a dataclass stands for the fields of that dataclass, so that commands can share groups of
-options. Click does the rest; typer would do this, too, but it imports twice as much and has no
-ranges that exclude their bounds.
+options. The folders of results, prepared datasets and weights are by default those that config.yaml
+of the current folder names. Click does the rest; typer would do this, too, but it imports twice as
+much and has no ranges that exclude their bounds.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import click
 from pydantic import ValidationError
 
-from clipnoise.errors import unknown
+from clipnoise.errors import UserError, unknown
 from clipnoise.fields import adapter
+from clipnoise.files import read_yaml
 
 JsonValues = Mapping[str, Any]  # a JSON object as it is given on the command line
 ARGUMENT = object()  # marks a parameter that is given by its place, not by its name
@@ -82,12 +84,26 @@ class ListOption(click.Option):
 
 
 class Command(click.Command):
-    """A command that may have list options."""
+    """A command that may have list options, and folders that config.yaml names."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = {str(option.name) for option in self.params} & {*FOLDERS}
+        if named:
+            ctx.default_map = _folders(Path("config.yaml"))
         lists = [option for option in self.params if isinstance(option, ListOption)]
         most = {name: math.inf if o.multiple else 1 for o in lists for name in o.opts}
         return super().parse_args(ctx, list(_repeat_names(args, most)))
+
+
+def _folders(config: Path) -> dict[str, str]:
+    """Return the folders that config.yaml of the current folder names, if it is there."""
+    if not config.is_file():
+        return {}
+    try:
+        values = read_yaml(config)
+    except UserError:  # it may be another program's; who needs it says so
+        return {}
+    return {key: str(values[key]) for key in FOLDERS if isinstance(values.get(key), str)}
 
 
 def _repeat_names(words: list[str], most: Mapping[str, float]) -> Iterator[str]:
@@ -245,4 +261,5 @@ Scale = Annotated[
 SecureNoise = Annotated[bool, "Secure noise in all private runs, as config.yaml may ask for."]
 
 RESULTS, CACHE, WEIGHTS = Path("results"), Path("data"), Path("weights")
+FOLDERS = ("results", "cache", "weights")  # options whose default config.yaml may set
 STUDIES, TEMPLATES = Path("workflow/studies"), Path("reports/templates")

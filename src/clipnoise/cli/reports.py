@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
@@ -15,6 +15,9 @@ from clipnoise.run.provenance import Provenance
 from clipnoise.studies import columns
 from clipnoise.studies.scale import read_scale
 from clipnoise.studies.study import PUBLISHED, Study, load_study, published_tables
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 StudyFile = Annotated[Path, "Study file."]
 RunsTable = Annotated[Path, "The study's runs.parquet, written by collect."]
@@ -157,6 +160,7 @@ def publish(
 
     plan = load_study(study, scale)
     rows = read_runs(runs)
+    _require_runs_of(plan, rows, runs)
     page = plan if rows["folder"].any() else reprinted(plan)
     shown = columns.table(columns.PUBLISHED, publication.run_rows(rows).to_dict("records"))
     name, file = plan.name.replace("/", "-"), columns.to_parquet(shown)
@@ -202,6 +206,7 @@ def partial_report(
     plan, remark = load_study(study, scale, secure_noise=secure_noise), ""
     if runs is not None:
         rows, plan = published_runs(publication.read_run_rows(runs)), reprinted(plan)
+        _require_runs_of(plan, rows, runs)
         curves = columns.frame(columns.table(columns.CURVE_COLUMNS, []))
     else:
         rows, curves = collected(plan, results)
@@ -218,6 +223,17 @@ def partial_report(
         write_atomically(out, build_report(plan, rows, curves, folder, template, published))
     done = int((rows["status"] == "completed").sum())
     print(f"{out}: {done} of {len(rows)} planned runs completed{remark}")
+
+
+def _require_runs_of(plan: Study, rows: pd.DataFrame, file: Path) -> None:
+    """Refuse runs of another study, whose name would stand above them.
+
+    Raises:
+        UserError: names both studies.
+    """
+    others = sorted({*rows["study"]} - {plan.name})
+    if others:
+        raise UserError(f"{file}: holds runs of study {others[0]!r}, not of {plan.name!r}.")
 
 
 def reprinted(plan: Study) -> Study:
