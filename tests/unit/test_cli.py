@@ -125,21 +125,25 @@ def takes_lists(
 
 @options.command()
 def takes_folders(
-    results: options.Results = options.RESULTS, cache: options.Cache = options.CACHE
-) -> dict[str, Path]:
+    results: options.Results = options.RESULTS,
+    cache: options.Cache = options.CACHE,
+    weights: Annotated[Path | None, "Not the usual default."] = None,
+) -> dict[str, Path | None]:
     """Return what is given."""
-    return {"results": results, "cache": cache}
+    return {"results": results, "cache": cache, "weights": weights}
 
 
 def test_folders_are_those_of_config_yaml_unless_they_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def given(*words: str) -> list[Path]:
-        return list(takes_folders.main(words, standalone_mode=False).values())
+        *folders, weights = takes_folders.main(words, standalone_mode=False).values()
+        assert weights is None
+        return folders
 
     monkeypatch.chdir(tmp_path)
     assert given() == [Path("results"), Path("data")]
-    Path("config.yaml").write_text("results: Ergebnisse\nstudies: []\n")
+    Path("config.yaml").write_text("results: Ergebnisse\nweights: w\n")
     assert given() == [Path("Ergebnisse"), Path("data")]
     assert given("--results", "r", "--cache", "c") == [Path("r"), Path("c")]
     Path("config.yaml").write_text("results: [of another program")

@@ -142,6 +142,30 @@ FAULTS = {
     "no share": (("mine.csv", "--split", "2"), "--split: 2.0 is no share between 0 and 1"),
     "no order of channels": (("images.npz", "--split", "0.2"), "--channels first"),
     "text beside numbers": (("mixed.csv", "--split", "0.2"), "sex hold text, and other inputs"),
+    "the target among the inputs": (
+        ("mine.csv", "--split", "0.2", "--inputs", "x", "y"),
+        "y is the target, so it can be no input",
+    ),
+    "an input twice": (
+        ("mine.csv", "--split", "0.2", "--inputs", "x", "x"),
+        "--inputs has x twice",
+    ),
+    "numbers as an image": (
+        ("mine.csv", "--split", "0.2", "--kind", "image"),
+        "an image has rows and columns, but inputs have the shape",
+    ),
+    "text to be regressed": (
+        ("mixed.csv", "--split", "0.2", "--task", "regression", "--target", "sex"),
+        "sex must be numbers for regression",
+    ),
+    "broken YAML": (
+        ("mine.csv", "--split", "0.2", "--columns", "{x: {"),
+        "--columns: not valid YAML",
+    ),
+    "YAML of another kind": (
+        ("mine.csv", "--split", "0.2", "--columns", "x"),
+        "expected a mapping",
+    ),
     "no file": (("none.csv",), "no file whose name ends in .csv, .tsv, .parquet, .npz"),
 }
 
@@ -154,7 +178,8 @@ def test_what_cannot_be_described_is_said(
     save(tmp_path / "mixed.csv", {"x": VALUES, "sex": ["f", "m"] * 30, "y": LABELS})
     save(tmp_path / "images.npz", {"x": np.zeros((COUNT, 4, 4, 3), "uint8"), "y": LABELS})
     (name, *words), message = FAULTS[fault]
-    cache = ("--target", "y", "--cache", str(tmp_path / "data"))
+    target = () if "--target" in words else ("--target", "y")
+    cache = (*target, "--cache", str(tmp_path / "data"))
     assert main(["data", "describe", str(tmp_path / name), *cache, *words]) == 2
     assert message in capsys.readouterr().err
 

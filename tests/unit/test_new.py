@@ -87,6 +87,22 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     assert (folder / "my_net.py").read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("method", "dp-sgd"), ("model", "logistic"), ("dataset", "digits"), ("study", "quickstart")],
+)
+def test_a_name_that_is_taken_is_refused(
+    kind: str, name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.iterdir())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CLIPNOISE_PLUGINS", str(folder))
+        patched.chdir(ROOT)
+        assert main(["new", kind, name]) == 2
+    assert f"NAME: there is a {kind} {name!r} already" in capsys.readouterr().err
+    assert sorted(folder.iterdir()) == before
+
+
 @pytest.mark.parametrize("places", ["", "-"])
 def test_without_a_folder_nothing_is_written(
     places: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

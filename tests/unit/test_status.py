@@ -173,14 +173,17 @@ def test_a_clock_that_is_behind_makes_no_run_silent(study: Study, tmp_path: Path
     assert (run.state, run.age) == ("running", 0.0)
 
 
-def test_a_step_that_runs_wait_for_is_named_when_it_failed(tmp_path: Path) -> None:
+def test_a_step_that_runs_wait_for_is_named_when_it_failed(study: Study, tmp_path: Path) -> None:
     results, cache = tmp_path / "results", tmp_path / "cache"
-    for name in ("mnist", "digits"):
+    of_mnist = {**STUDY["panels"]["main"], "datasets": ["mnist"]}
+    other = study.path.with_name("of-mnist.yaml")
+    other.write_text(yaml.safe_dump({**STUDY, "panels": {"main": of_mnist}}))
+    for name in ("mnist", "digits", "adult"):  # the last is of a study that is not asked for
         path = results / "logs" / "prepare" / f"{name}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("clipnoise data: no such file.\n")
     write_json(cache / "digits" / "manifest.json", {})  # a later try went well
-    (found,) = failed_steps(results, cache).items()
+    (found,) = failed_steps(results, cache, [study, load_study(other)]).items()
     assert found[0] == ("prepare", "mnist")
     assert found[1].startswith("clipnoise data: no such file. (")
 

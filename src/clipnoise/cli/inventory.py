@@ -188,8 +188,8 @@ def describe_dataset(
     file = next(iter(listed.values()), file)
     if not file.is_file() or file.suffix not in FORMS:
         raise UserError(f"{file}: no file whose name ends in {', '.join(FORMS)}.")
-    written = parse(Layout, yaml.safe_load(layout), file="--layout")
-    rules = parse(dict[str, ColumnRule], yaml.safe_load(columns), file="--columns")
+    written = parse(Layout, _yaml("--layout", layout), file="--layout")
+    rules = parse(dict[str, ColumnRule], _yaml("--columns", columns), file="--columns")
     wanted = Wanted(
         name=name, target=tuple(target), inputs=tuple(inputs), kind=kind, task=task, user=user,
         shape=tuple(shape) or None,
@@ -211,6 +211,21 @@ def describe_dataset(
     _print_block(described, remarks)
 
 
+def _yaml(option: str, text: str) -> object:
+    """Return what an option says in YAML, a mapping.
+
+    Raises:
+        UserError: it is not YAML, or no mapping.
+    """
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"{option}: not valid YAML: {text!r}. Quote it as one word.") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{option}: expected a mapping such as {{key: value}}, got {text!r}.")
+    return values
+
+
 def _print_block(described: Own, remarks: Iterable[str]) -> None:
     """Print what a study says of a dataset of one's own."""
     shares = " and the shares of the classes" if described.validation_per_class else ""
@@ -219,7 +234,9 @@ def _print_block(described: Own, remarks: Iterable[str]) -> None:
     for remark in remarks:
         print(f"# {remark}")
     lines = {"datasets": [block(described)]}
-    shown = yaml.safe_dump(lines, sort_keys=False, default_flow_style=None, width=10_000)
+    shown = yaml.safe_dump(
+        lines, sort_keys=False, default_flow_style=None, width=10_000, allow_unicode=True
+    )
     print(shown, end="")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, shorten
 from clipnoise.files import write_atomically
-from clipnoise.plugins import ID, LONGEST_ID, own_folder
+from clipnoise.plugins import ID, LONGEST_ID, own_folder, package_plugins
 
 TEMPLATES = Path(__file__).parent / "new_files"
 ADVICE = {
@@ -17,6 +18,23 @@ ADVICE = {
     "model": "In a study: models: [{name}]",
     "dataset": "In a study: datasets: [{name}]",
 }
+
+
+def _ids(kind: str) -> Collection[str]:
+    """Return the names of a kind that are taken: those of the package, and of studies here."""
+    from clipnoise.data.base import Dataset
+    from clipnoise.methods.base import Method
+    from clipnoise.models.base import Model
+    from clipnoise.studies.study import names_below
+
+    if kind == "study":
+        return names_below(options.STUDIES)
+    packages: dict[str, tuple[str, type[Any]]] = {
+        "method": ("clipnoise.methods", Method),
+        "model": ("clipnoise.models", Model),
+        "dataset": ("clipnoise.data", Dataset),
+    }
+    return package_plugins(*packages[kind]).keys()
 
 
 @options.command()
@@ -35,6 +53,8 @@ def new(
     if folder is None:
         raise UserError("config.yaml: plugins names no folder; add, for example, plugins: plugins")
     folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    if name in _ids(kind):
+        raise UserError(f"NAME: there is a {kind} {name!r} already. Choose another name.")
     module, title = name.replace("-", "_"), "".join(map(str.capitalize, name.split("-")))
     title = title if title[0].isalpha() else f"Own{title}"
     source = f"{kind}.yaml" if kind == "study" else f"{kind}.py"

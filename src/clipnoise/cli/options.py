@@ -20,7 +20,7 @@ import json
 import math
 import os
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -87,23 +87,23 @@ class Command(click.Command):
     """A command that may have list options, and folders that config.yaml names."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = {str(option.name) for option in self.params} & {*FOLDERS}
-        if named:
-            ctx.default_map = _folders(Path("config.yaml"))
+        usual = {str(one.name) for one in self.params if one.default in FOLDERS.values()}
+        if usual:
+            ctx.default_map = _folders(Path("config.yaml"), usual)
         lists = [option for option in self.params if isinstance(option, ListOption)]
         most = {name: math.inf if o.multiple else 1 for o in lists for name in o.opts}
         return super().parse_args(ctx, list(_repeat_names(args, most)))
 
 
-def _folders(config: Path) -> dict[str, str]:
-    """Return the folders that config.yaml of the current folder names, if it is there."""
+def _folders(config: Path, names: Collection[str]) -> dict[str, str]:
+    """Return those of some folders that config.yaml of the current folder names, if it is there."""
     if not config.is_file():
         return {}
     try:
         values = read_yaml(config)
     except UserError:  # it may be another program's; who needs it says so
         return {}
-    return {key: str(values[key]) for key in FOLDERS if isinstance(values.get(key), str)}
+    return {name: str(values[name]) for name in names if isinstance(values.get(name), str)}
 
 
 def _repeat_names(words: list[str], most: Mapping[str, float]) -> Iterator[str]:
@@ -261,5 +261,5 @@ Scale = Annotated[
 SecureNoise = Annotated[bool, "Secure noise in all private runs, as config.yaml may ask for."]
 
 RESULTS, CACHE, WEIGHTS = Path("results"), Path("data"), Path("weights")
-FOLDERS = ("results", "cache", "weights")  # options whose default config.yaml may set
+FOLDERS = {"results": RESULTS, "cache": CACHE, "weights": WEIGHTS}  # which config.yaml may set
 STUDIES, TEMPLATES = Path("workflow/studies"), Path("reports/templates")

@@ -56,6 +56,7 @@ def _inputs(dataset: Dataset, path: Path, weights: Path) -> Rows | Several | Ten
     import torch
 
     from clipnoise.data.own import Own
+    from clipnoise.data.own_arrays import finite, numbers_in
     from clipnoise.data.tables import FORMS, read_columns
 
     if not path.is_file() or path.suffix not in FORMS:
@@ -68,7 +69,11 @@ def _inputs(dataset: Dataset, path: Path, weights: Path) -> Rows | Several | Ten
             f"{path}: the model takes several inputs, {signature}; a file of such inputs is read "
             "for `own` datasets only. Call the model in Python."
         )
-    found = torch.as_tensor(read_columns(path, ("inputs",))["inputs"])
+    try:
+        values = numbers_in(read_columns(path, ("inputs",))["inputs"], "inputs")
+        found = torch.as_tensor(values if signature.kind == "tokens" else finite("inputs", values))
+    except ValueError as error:
+        raise UserError(f"{path}: {error}.") from None
     if tuple(found.shape[1:]) != signature.shape:
         raise UserError(
             f"{path}: inputs of shape {tuple(found.shape[1:])}; the model takes {signature}."

@@ -62,8 +62,9 @@ def status(
     with redirect_stdout(sys.stderr):  # whatever the user's own code prints
         plan, root = _planned(config, study)
         results = results or root / plan.config.results
-        studies = [study_status(plan.study(name), results) for name in plan.configured]
-        steps = failed_steps(results, root / plan.config.cache)
+        shown = [plan.study(name) for name in plan.configured]
+        studies = [study_status(each, results) for each in shown]
+        steps = failed_steps(results, root / plan.config.cache, shown)
     if json:
         mappings = [_study_mapping(each) for each in studies]
         failed = {f"{rule} {key}": reason for (rule, key), reason in steps.items()}

@@ -79,6 +79,7 @@ def describe(files: Mapping[str, Path], wanted: Wanted) -> tuple[Own, list[str]]
     aside = {*wanted.target, wanted.user}
     inputs = wanted.inputs or tuple(name for name in columns if name not in aside)
     try:
+        _require_apart(inputs, wanted)
         if not wanted.inputs:
             _ask_about(inputs, columns, wanted.user)
         values = {name: columns[name] for name in inputs}
@@ -100,6 +101,15 @@ def describe(files: Mapping[str, Path], wanted: Wanted) -> tuple[Own, list[str]]
         return Own(**told), list(_remarks(values, wanted, zeros))
     except ValueError as error:
         raise UserError(f"{train}: {error}.") from None
+
+
+def _require_apart(inputs: Sequence[str], wanted: Wanted) -> None:
+    """Refuse an input that gives the answer away, and one that is given twice."""
+    for name in inputs:
+        if name in wanted.target:
+            raise ValueError(f"{name} is the target, so it can be no input")
+        if inputs.count(name) > 1:
+            raise ValueError(f"--inputs has {name} twice")
 
 
 def _read(path: Path, wanted: Wanted) -> tuple[dict[str, Any], list[str]]:
@@ -280,6 +290,8 @@ def _table(inputs: Mapping[str, Any], rules: Mapping[str, ColumnRule]) -> dict[s
 
 
 def _image(shape: tuple[int, ...], channels: Literal["first", "last"] | None) -> dict[str, Any]:
+    if len(shape) < 2:
+        raise ValueError(f"an image has rows and columns, but inputs have the shape {shape}")
     if len(shape) == 2 or 1 in (shape[0], shape[-1]):
         sides = shape if len(shape) == 2 else shape[1:] if shape[0] == 1 else shape[:-1]
         return {"shape": (1, *sides)}
@@ -304,6 +316,11 @@ def _task(
     targets = arrays[0] if len(arrays) == 1 else np.column_stack(arrays)
     task = wanted.task or _guessed_task(wanted.target[0], targets)
     if task != "classification":
+        if targets.dtype.kind not in "iufb":
+            raise ValueError(
+                f"{' and '.join(wanted.target)} must be numbers for {task}; text is predicted by "
+                "--task classification, one column at a time"
+            )
         outputs = targets.shape[1] if targets.ndim == 2 else 1
         return {"task": task, "outputs": outputs, "validation_examples": validation}
     (name,) = wanted.target

@@ -60,6 +60,7 @@ LENGTH = {field.name for field in fields(Training)} - {
     *("evaluations", "diagnostics", "save", "class_weights", "evaluate")
 }
 
+ARGUMENTS = {"method", "users", "public", "seed", "device"}  # of `private`, by name
 INTERRUPTED = (
     "a step was interrupted before it was counted. Its batch or noise may have been drawn, and "
     "those of later steps follow from them, so that ε would not cover what comes: prepare the "
@@ -183,7 +184,7 @@ def _method(method: str | Method, settings: Mapping[str, object]) -> Method:
         options = {field.name for field in fields(method_class(method))}
     for name in settings:
         if name not in BUDGET | LENGTH | options:
-            raise unknown("setting", name, BUDGET | LENGTH | options)
+            raise unknown("setting", name, BUDGET | LENGTH | options | ARGUMENTS)
     if isinstance(method, str):
         return parse(method_class(method), _only(settings, options))
     return method

@@ -12,7 +12,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -218,15 +218,30 @@ def file_clock(folder: Path) -> float:
         return time.time()
 
 
-def failed_steps(results: Path, cache: Path) -> dict[tuple[str, str], str]:
-    """Return the failed steps that runs wait for, from their logs: rule and key → reason."""
+def failed_steps(
+    results: Path, cache: Path, studies: Sequence[Study]
+) -> dict[tuple[str, str], str]:
+    """Return the failed steps that runs of some studies wait for: rule and key → reason.
+
+    Args:
+        results, cache: the folders of results and of prepared datasets.
+        studies: whose steps are looked for. The logs of others, and of what studies once planned,
+            lie beside theirs.
+    """
+    specs = [spec for study in studies for spec in study.specs.values()]
+    needed = {
+        "prepare": {one.prepared for spec in specs for one in spec.datasets},
+        "calibrate": {spec.budget.key for spec in specs if spec.budget is not None},
+        "select": {key for study in studies for key in study.searches},
+    }
     found = {}
     for rule, pattern in MADE_BY.items():
-        for log in filter(Path.is_file, sorted((results / "logs" / rule).glob("*.log"))):
-            made = Path(pattern.format(results=results, cache=cache, name=log.stem))
-            reason = None if made.exists() else _failure(_tail(log))
+        for key in sorted(needed[rule]):
+            log = results / "logs" / rule / f"{key}.log"
+            made = Path(pattern.format(results=results, cache=cache, name=key))
+            reason = _failure(_tail(log)) if log.is_file() and not made.exists() else None
             if reason is not None:
-                found[rule, log.stem] = f"{reason} ({log})"
+                found[rule, key] = f"{reason} ({log})"
     return found
 
 
