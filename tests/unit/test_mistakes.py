@@ -54,6 +54,11 @@ PANELS: list[tuple[dict[str, Any], str]] = [
     ({"datasets": ["digits", "digits"]}, "datasets: digits is given twice; tell them apart by"),
     ({"methods": [SGD, {**SGD, "clip_norm": 2}]}, "methods: dp-sgd is given twice; tell them"),
     (
+        {"privacy": {"noise_multiplier": 1}, "epsilons": [1]},
+        "epsilons: privacy.noise_multiplier is given, too. Give one of them",
+    ),
+    (override(), "methods.0.overrides.0: names none of"),
+    (
         {"methods": [{**SGD, "label": "a"}, {"id": "dp-adam", "label": "a"}]},
         "methods: a is given twice; tell them apart by `label`.",
     ),
@@ -228,6 +233,19 @@ def test_a_mistake_in_the_configuration_is_said_in_one_line(
     assert said(capsys).startswith(f"config.yaml: {message}")
 
 
+def test_a_figure_that_could_not_be_drawn_is_named_before_any_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"pld": {"suffix": ""}, "rdp": {"privacy": {"accountant": "rdp"}}}
+    path = write(tmp_path, {"axes": {"accountant": options}, "methods": [SGD]})
+    study = yaml.safe_load(path.read_text())
+    item = {"kind": "accuracy-vs-epsilon", "panels": "main", "together": True}
+    study["report"] = [item]
+    path.write_text(yaml.safe_dump(study))
+    message = "workflow/studies/mine.yaml: report: panel 'main': two runs of 'dp-sgd' have seed"
+    assert said(capsys).startswith(message)
+
+
 @pytest.mark.parametrize(
     ("network", "message"),
     [
@@ -264,6 +282,10 @@ def test_a_key_given_twice_in_a_study_is_located(
         ({"privacy": {"delta": 0.001}}, "δ = 0.001 is above 1/n (n = 1,300 examples of digits): "),
         ({"privacy": {}}, "δ = 0.00077 = 1/n (n = 1,300 examples of digits): publishing one "),
         ({"epsilons": [1, 1e6]}, "ε = 1e+06: above 10 the guarantee is weak; "),
+        (
+            {"privacy": {"delta": 1e-5, "sampler": "shuffled"}},
+            "panel main: the ε of dp-sgd is nominal: ",
+        ),
         ({"seeds": [4]}, "panel main: one seed, so its results have no spread and no interval."),
         (
             {"title": "方法 ε"},

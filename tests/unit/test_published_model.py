@@ -235,7 +235,8 @@ def test_arrays_are_predicted_for_any_other_dataset(
     np.savez(tmp_path / "new.npz", inputs=inputs.flatten(1).numpy())
     assert main(["predict", str(folder), str(tmp_path / "new.npz")]) == 2
     assert "inputs of shape (64,); the model takes" in capsys.readouterr().err
-    for wrong, said in ((inputs.numpy().astype(str), "not text"), (inputs.numpy() * np.nan, "finite")):
+    numbers = inputs.numpy()
+    for wrong, said in ((numbers.astype(str), "expected numbers"), (numbers * np.nan, "finite")):
         np.savez(tmp_path / "new.npz", inputs=wrong)
         assert main(["predict", str(folder), str(tmp_path / "new.npz")]) == 2
         assert said in capsys.readouterr().err

@@ -134,6 +134,11 @@ def test_paths_in_a_configuration_are_beside_it_and_those_of_a_command_are_here(
     assert "report.published: ../theirs.csv: no such file" in capsys.readouterr().err
 
 
+def test_a_folder_without_studies_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"unknown study .mine.: .*studies has no study files"):
+        Plan.from_values({"studies": ["mine"]}, tmp_path / "studies")
+
+
 def test_runs_with_one_budget_share_one_calibration(tmp_path: Path) -> None:
     path = study(tmp_path)
     plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "studies")

@@ -17,6 +17,7 @@ from clipnoise.data.measures import ValidationMetric
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural, Positive, to_plain
 from clipnoise.files import json_text, read_yaml, write_atomically, write_json
+from clipnoise.privacy.claim import claim
 from clipnoise.privacy.remarks import of_delta, of_epsilon
 from clipnoise.run.choice import in_words
 from clipnoise.run.results import read_run, set_aside
@@ -94,7 +95,33 @@ def check(
     plan.require_writable(root)
     for name in plan.configured:
         _require_networks(plan.study(name), root / plan.config.weights)
+        _require_items(plan.study(name))
         print("\n".join(_overview(plan, plan.study(name), root)))
+
+
+def _require_items(study: Study) -> None:
+    """Make each table and figure of a report from the runs that are planned, with made-up results.
+
+    Raises:
+        UserError: one cannot be made, because runs that it shows in one place differ in something
+            that it does not show; names the study.
+    """
+    from clipnoise.report.formats import METRICS
+    from clipnoise.report.items import FigureItem, study_items
+    from clipnoise.report.records import collected
+
+    with tempfile.TemporaryDirectory() as nothing:
+        runs, curves = collected(study, Path(nothing))
+    made_up = {name: 0.5 for name in {*METRICS, "epsilon_achieved"} if name in runs}
+    runs = runs.assign(status="completed", **made_up)
+    try:
+        for data in study_items(study, runs, curves):
+            if isinstance(data.item, FigureItem):
+                data.item.svg(data)
+            else:
+                data.item.blocks(data)
+    except UserError as error:
+        raise UserError(f"{study.path}: report: {error}") from None
 
 
 def _require_networks(study: Study, weights: Path) -> None:
@@ -179,11 +206,24 @@ def _remarks(study: Study) -> Iterator[str]:
     for name in study.panels:
         if len({run.spec.seed for run in study.runs if run.panel == name}) == 1:
             yield f"panel {name}: one seed, so its results have no spread and no interval."
+    yield from dict.fromkeys(_of_claims(study))
     named = {study.title, *study.titles.values(), *(item.title for item in study.report)}
     named |= {word for run in study.runs for word in (run.label, run.dataset, run.model)}
     for text in sorted(named):
         if lacking := _without_glyph(text):
             yield f"{text!r}: the fonts of reports have no {lacking}, and show boxes instead."
+
+
+def _of_claims(study: Study) -> Iterator[str]:
+    """Yield which ε of a study are no guarantees, and why."""
+    for run in study.runs:
+        if run.spec.budget is None:
+            continue
+        mechanism = run.spec.mechanism
+        caveat = run.spec.caveat() or mechanism.microbatches.caveat(mechanism.query)
+        if claim(mechanism, private=run.spec.protects, covered=not caveat) == "nominal":
+            why = caveat or f"{mechanism.accountant} is not proved for this sampler"
+            yield f"panel {run.panel}: the ε of {run.label} is nominal: {why}."
 
 
 def _without_glyph(text: str) -> str:

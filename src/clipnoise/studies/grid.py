@@ -162,7 +162,14 @@ class PanelGrid:
     def _epsilons(self, method: PanelEntry, where: str) -> tuple[float | None, ...]:
         """Return the target ε of a method; (None,) if its budget is not a target ε."""
         kind = self._method(method.id, f"{where}.id")
-        if not example(kind).query.draws or "noise_multiplier" in self._privacy:
+        if not example(kind).query.draws:
+            return (None,)
+        if "noise_multiplier" in self._privacy:
+            if self.panel.epsilons:
+                raise UserError(
+                    f"{self.path}: panels.{self.name}.epsilons: privacy.noise_multiplier is given, "
+                    "too. Give one of them: σ, or the ε from which it follows."
+                )
             return (None,)
         if not self.panel.epsilons:
             raise UserError(
@@ -197,6 +204,11 @@ class PanelGrid:
                 raise UserError(
                     f"{self.path}: {where}.overrides.{number}.{fixed}: an override changes "
                     "hyper-parameters of its method; give another method an entry of its own."
+                )
+            if not matches:
+                raise UserError(
+                    f"{self.path}: {where}.overrides.{number}: names none of {', '.join(AXES)}, so "
+                    "it would hold everywhere. Give the value to the method itself."
                 )
             self._require_match(matches, f"{where}.overrides.{number}")
             if all(v in names[k] for k, v in matches.items()):

@@ -232,15 +232,22 @@ def find_study(
     """
     path = root / name if name.endswith(".yaml") else _study_file(name, folder, "studies")
     if not path.is_file():
-        raise unknown("study", name, names_below(folder), key="studies")
+        raise _no_study(name, folder, "studies")
     return load_study(path, scale, secure_noise=secure_noise)
 
 
 def _study_file(name: str, folder: Path, key: str) -> Path:
     path = inside(folder, f"{name}.yaml", key=key)
     if not path.is_file():
-        raise unknown("study", name, names_below(folder), key=key)
+        raise _no_study(name, folder, key)
     return path
+
+
+def _no_study(name: str, folder: Path, key: str) -> UserError:
+    names = names_below(folder)
+    if not names:
+        return UserError(f"{key}: unknown study {name!r}: {folder} has no study files.")
+    return unknown("study", name, names, key=key)
 
 
 def names_below(folder: Path, pattern: str = "**/*.yaml") -> list[str]:
