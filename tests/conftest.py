@@ -118,4 +118,5 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     for dataset in (Digits(), DigitsUsers()):
         dataset.prepare(folder)
+    folder.chmod(0o755)  # some commands are run as another user
     return folder

@@ -31,7 +31,6 @@ from clipnoise.audit.subject import Subject, subject, with_numbers
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import Method
 from clipnoise.core.schedule import LinearSchedule
-from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.methods.base import (
     ClippedMean,
     ClippedUserMean,
@@ -48,14 +47,6 @@ from clipnoise.privacy.noise.banded_inverse import BandedInverseNoise
 from clipnoise.privacy.noise.buffered import BufferedNoise
 from clipnoise.privacy.noise.dense import DenseNoise
 from clipnoise.privacy.noise.tree import TreeNoise
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    Digits().prepare(folder)
-    DigitsUsers().prepare(folder)
-    return folder
 
 
 def test_an_example_can_have_any_gradient() -> None:

@@ -21,7 +21,6 @@ from clipnoise.audit.moments import life
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_updates
 from clipnoise.audit.subject import Subject, subject
-from clipnoise.data.digits import Digits
 from clipnoise.methods.base import ClippedMean, methods
 from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
 from clipnoise.privacy.accountants.poisson import epsilon
@@ -77,13 +76,6 @@ SAID = {
     "network-keeps-examples": "as far as declared",
     "dropout-by-position": "as far as declared",
 }
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    Digits().prepare(folder)
-    return folder
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from clipnoise.audit.findings import Settings
 from clipnoise.audit.mistakes import crossing
 from clipnoise.audit.subject import subject
 from clipnoise.core.clipping import Clipping
-from clipnoise.data.digits import Digits
 from clipnoise.errors import UserError
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.privacy.noise import NoiseCorrelation
@@ -24,13 +23,6 @@ from clipnoise.privacy.noise.banded import BandedNoise
 from clipnoise.privacy.noise.cancelling import CancellingNoise
 
 QUICK = Settings(runs=10)
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    Digits().prepare(folder)
-    return folder
 
 
 @pytest.mark.quick(name=["dp-sgd"])

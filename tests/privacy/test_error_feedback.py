@@ -76,13 +76,6 @@ def test_one_example_moves_every_later_step_by_b_times_the_norm_of_the_memory(
     assert moved[1:] == pytest.approx([b * memory_norm] * (steps - 1), rel=1e-3)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    Digits().prepare(folder)
-    return folder
-
-
 SETTINGS = Settings(runs=10)
 EXPECTED_BATCH_SIZE = round(0.9 * (Digits().sizes()["train"] + SETTINGS.canaries))
 

@@ -212,13 +212,6 @@ def test_the_solver_stops_at_the_tolerance_and_says_where_it_cannot() -> None:
         minimum(lambda x: torch.ones_like(x), torch.zeros(2), curvature=1.0, tolerance=0.1)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    Digits().prepare(folder)
-    return folder
-
-
 def run_of(**privacy: Any) -> RunSpec:
     n = Digits().sizes()["train"]
     asked: dict[str, Any] = {"noise_multiplier": 0.6, "delta": 1e-5, "sampler": "full"} | privacy

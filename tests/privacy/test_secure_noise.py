@@ -16,7 +16,6 @@ import torch
 import yaml
 
 from clipnoise.cli import main
-from clipnoise.data.base import dataset_class
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.draws import PAIRS, Draws, secure_normals
 from clipnoise.privacy.noise import NoiseSource
@@ -43,13 +42,6 @@ def spec(**privacy: Any) -> RunSpec:
             "seed": 1,
         }
     )
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    dataset_class("digits")().prepare(folder)
-    return folder
 
 
 def test_numbers_are_standard_normal_and_uncorrelated() -> None:

@@ -38,13 +38,6 @@ def spec(average: dict[str, Any] | None, method: str = "dp-sgd", **changes: Any)
     )
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    spec(None).dataset.prepare(folder)
-    return folder
-
-
 def prepared(run: RunSpec, cache: Path) -> Run:
     calibration = budget(run)
     assert calibration is not None

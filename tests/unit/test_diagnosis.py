@@ -70,13 +70,6 @@ def spec(counterfactual: dict[str, Any] | None, method: Any = DP_SGD, **privacy:
     )
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    spec(None).dataset.prepare(folder)
-    return folder
-
-
 def parameters(run: RunSpec, cache: Path, sigma: float | None = None) -> Any:
     calibration = budget(run)
     if sigma is None:

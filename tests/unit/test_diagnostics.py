@@ -152,13 +152,6 @@ def spec(method: dict[str, Any], *, diagnostics: bool = True, noisy: bool = True
 WATCHED = spec({"id": "dp-adambc", "clip_norm": 1})
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    WATCHED.dataset.prepare(folder)
-    return folder
-
-
 def go(run: RunSpec, cache: Path) -> Outcome:
     return train(run, cache=cache, calibration=budget(run))
 

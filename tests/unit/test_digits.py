@@ -12,13 +12,6 @@ from clipnoise.errors import UserError
 from clipnoise.fields import parse
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    Digits().prepare(folder)
-    return folder
-
-
 def test_the_test_set_is_the_same_for_every_split(cache: Path) -> None:
     expected = Digits().load(cache).test.inputs
     for dataset in (Digits(split_seed=5), Digits(public_examples=100)):

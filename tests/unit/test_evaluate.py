@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from clipnoise.data.base import dataset_class
 from clipnoise.run import job
 from clipnoise.run.outcome import Clock
 from clipnoise.run.spec import from_mapping, to_mapping
@@ -26,12 +25,6 @@ def spec(seed: int = 1, **training: Any) -> Any:
             "seed": seed,
         }
     )
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    dataset_class("digits")().prepare(tmp_path)
-    return tmp_path
 
 
 def test_only_the_last_evaluation_measures_everything(cache: Path) -> None:

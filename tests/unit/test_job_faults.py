@@ -22,7 +22,6 @@ from full_disk import full_disk
 from torch import nn
 
 from clipnoise.cli import main
-from clipnoise.data.base import dataset_class
 from clipnoise.data.signature import Classification
 from clipnoise.errors import UserError, out_of_memory
 from clipnoise.files import remove_unfinished, require_writable
@@ -49,14 +48,6 @@ def spec(**training: Any) -> RunSpec:
             "seed": 1,
         }
     )
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    dataset_class("digits")().prepare(folder)
-    folder.chmod(0o755)
-    return folder
 
 
 def command(run: RunSpec, results: Path, cache: Path) -> list[str]:

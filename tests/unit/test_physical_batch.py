@@ -12,7 +12,7 @@ from gradient_networks import build, examples, losses
 from torch import nn
 
 from clipnoise.core.clipping import Clipping
-from clipnoise.data.base import Examples, dataset_class
+from clipnoise.data.base import Examples
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
@@ -27,13 +27,6 @@ from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.run.train import Run
 
 FLOAT32 = 4
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    dataset_class("digits")().prepare(folder)
-    return folder
 
 
 def test_tensors_count_until_they_are_freed_and_views_not_at_all() -> None:

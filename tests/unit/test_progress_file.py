@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from budgets import budget
 
-from clipnoise.data.base import dataset_class
 from clipnoise.errors import UserError
 from clipnoise.files import is_locked, locked
 from clipnoise.run import job
@@ -36,13 +35,6 @@ def spec(privacy: dict[str, Any] | None) -> RunSpec:
             "seed": 1,
         }
     )
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    dataset_class("digits")().prepare(folder)
-    return folder
 
 
 def train(

@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 
 import clipnoise
 from clipnoise.cli import main
-from clipnoise.data.base import dataset_class
 from clipnoise.data.own import Own
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
@@ -42,13 +41,6 @@ def spec(dataset: Any = "digits", **changes: Any) -> RunSpec:
     for name, more in changes.items():
         values[name] = {**values[name], **more} if isinstance(more, dict) else more
     return from_mapping(values)
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    dataset_class("digits")().prepare(folder)
-    return folder
 
 
 def train(run: RunSpec, cache: Path, results: Path) -> Path:

@@ -54,13 +54,6 @@ def spec(method: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
     )
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    spec().dataset.prepare(folder)
-    return folder
-
-
 def prepared(run: RunSpec, cache: Path) -> Run:
     calibration = budget(run)
     assert calibration is not None

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,7 @@ def test_layers_import_downward_only() -> None:
     upward = [
         f"{name_of(path)}:{line}: imports {other}"
         for path in MODULES.values()
-        for other, line in imported_layers(ast.parse(path.read_text()))
+        for other, line in imported_layers(tree_of(path))
         if RANK[other] > rank_of(path)
     ]
     assert not upward
@@ -153,10 +154,16 @@ def at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from at_import(getattr(statement, name, []))
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def modules_imported_by(name: str) -> set[str]:
     """Return the modules of the package that a module imports outside of functions."""
     imported = set()
-    for node in at_import(ast.parse(MODULES[name].read_text()).body):
+    for node in at_import(tree_of(MODULES[name]).body):
         if isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             imported |= (
@@ -182,7 +189,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_no_two_classes_share_a_name() -> None:
     modules_by_class: dict[str, set[str]] = {}
     for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 modules_by_class.setdefault(node.name, set()).add(name)
     assert not {name: where for name, where in modules_by_class.items() if len(where) > 1}
@@ -295,7 +302,7 @@ def test_a_run_loads_only_the_libraries_that_its_model_is_built_with() -> None:
 
 def test_every_package_docstring_says_what_belongs_in_it() -> None:
     for path in PACKAGE.glob("*/__init__.py"):
-        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        text = ast.get_docstring(tree_of(path)) or ""
         assert "Belongs here:" in text, path
         assert "Does not:" in text, path
 
@@ -304,7 +311,7 @@ def test_what_is_public_has_a_docstring() -> None:
     missing = [
         f"{name_of(path)}: {getattr(node, 'name', 'the module')}"
         for path in python_files("src")
-        for tree in [ast.parse(path.read_text())]
+        for tree in [tree_of(path)]
         for node in [tree, *tree.body]
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
         and not getattr(node, "name", "").startswith("_")
@@ -371,7 +378,7 @@ def test_what_runs_wait_for_is_done_before_any_run(rule: str) -> None:
 def test_text_is_utf_8_whatever_the_locale() -> None:
     """Python reads and writes text in the encoding of the locale unless it is told otherwise."""
     for path in sorted((ROOT / "src").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             words = {word.arg for word in call.keywords}
             name = call.func.attr if isinstance(call.func, ast.Attribute) else None

@@ -50,13 +50,6 @@ def spec(method: dict[str, Any] = METHODS[1], **changes: Any) -> RunSpec:
     )
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    spec().dataset.prepare(folder)
-    return folder
-
-
 def go(run: RunSpec, cache: Path) -> Outcome:
     return train(run, cache=cache, calibration=budget(run))
 
