@@ -45,8 +45,8 @@ def watch(record: Record, found: Found, data: WatchedData) -> Iterator[None]:
         return released
 
     def noting(prepare: Any) -> Any:
-        def noted(training: Any, trainer: Any, calibration: Any) -> None:
-            prepare(training, trainer, calibration)
+        def noted(training: Any, trainer: Any, *more: Any) -> None:
+            prepare(training, trainer, *more)
             mechanism, statement = trainer.procedure.mechanism, training.statement
             simple = type(mechanism.query) is ClippedMean and mechanism.microbatches.size == 1
             if not simple or mechanism.bands > 1 or statement.unit != "example":
