@@ -27,11 +27,6 @@ ARRAYS = (torch.Tensor, np.ndarray)
 FIRST = 8  # items that are looked at before training, and as many more that are spread out
 TOGETHER = 4096  # rows that are looked at at once
 PAIRS = "a pair of tensors (inputs, targets), or a torch Dataset of such pairs with a length"
-CHANGES = (
-    "an item is another one when it is fetched again after others, so one example would change the "
-    "others in its batch. Draw what is random in an item from the global streams of torch, NumPy "
-    "or Python, which are set for each item here, and not from a generator of the dataset's own."
-)
 MASK = "attention_mask"  # of a tokenizer of transformers: 1 for a token, 0 for padding
 
 
@@ -39,8 +34,7 @@ class DatasetExamples(Examples):
     """The examples of a torch Dataset, fetched when a step draws them.
 
     What an item draws from the global streams of Python, NumPy and torch, such as a random crop, is
-    a function of the step's key and the item's index alone, like a dropout mask. Of each batch one
-    item is fetched twice, because a generator of the dataset's own may draw for few items alone.
+    a function of the step's key and the item's index alone, like a dropout mask.
     """
 
     def __init__(self, dataset: Any, device: str = "cpu") -> None:
@@ -61,17 +55,12 @@ class DatasetExamples(Examples):
 
     def seen(self, chosen: Tensor, key: int) -> tuple[Inputs, Tensor]:
         with _global_streams():
-            items = [self._item(index, key) for index in chosen.tolist()]
-            place = key % max(1, len(items))
-            again = [self._item(int(one), key) for one in chosen[place : place + 1]]
+            items = []
+            for index in chosen.tolist():
+                _seed_global_streams(int(words(key, np.array([index]), 1)[0, 0]))
+                items.append(self.dataset[index])
         inputs, targets = _joined(items)
-        if again and _bits(_joined(items[place : place + 1])) != _bits(_joined(again)):
-            raise UserError(f"data: {CHANGES}")
         return inputs.to(self.device), targets.to(self.device)
-
-    def _item(self, index: int, key: int) -> Any:
-        _seed_global_streams(int(words(key, np.array([index]), 1)[0, 0]))
-        return self.dataset[index]
 
     def to(self, device: str) -> Examples:
         return DatasetExamples(self.dataset, device)
@@ -199,7 +188,12 @@ def _check_order(examples: DatasetExamples, name: str) -> None:
     chosen = torch.tensor(sorted({*first, *_spread(examples).tolist()}))
     items, turned = examples.take(chosen), examples.take(chosen.flip(0))
     if _bits(items) != _bits(turned, backwards=True):
-        raise UserError(f"{name}: {CHANGES}")
+        raise UserError(
+            f"{name}: an item is another one when it is fetched again after others, so one example "
+            "would change the others in its batch. Draw what is random in an item from the global "
+            "streams of torch, NumPy or Python, which are set for each item here, and not from a "
+            "generator of the dataset's own."
+        )
 
 
 def _spread(examples: Examples) -> Tensor:
