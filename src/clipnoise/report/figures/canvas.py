@@ -173,7 +173,8 @@ def blank(message: str) -> Figure:
 
 def dot(ax: Axes, x: float, y: float, look: Style, **options: Any) -> None:
     """Draw the marker of a series."""
-    ax.plot([x], [y], look.marker, color=look.colour, markersize=5, **options)
+    size = 7 if look.marker == "*" else 5  # so that an open star can be told from a filled one
+    ax.plot([x], [y], look.marker, color=look.colour, markersize=size, **options)
 
 
 def beside(ax: Axes, height: int, words: str, **options: Any) -> None:

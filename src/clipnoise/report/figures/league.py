@@ -67,7 +67,7 @@ def gains_figure(found: LeagueFindings, task: str) -> LeagueFigure:
     base = found.track.called
     return _figure(
         f"{task}: gain over {base}",
-        "Thick: the 95% interval of a gain alone. Thin: the one that is simultaneous over all "
+        "Thick: the pointwise 95% interval of a gain. Thin: the one that is simultaneous over all "
         "methods, tasks and budgets. Filled: can be the best. Open: shown not to be.",
         f"{task}.svg",
         f"Gain over {base} (points)",
@@ -80,8 +80,8 @@ def figures_over_tasks(found: LeagueFindings) -> list[LeagueFigure]:
     base = found.track.called
     over = _figure(
         f"Gain over {base} over tasks",
-        "Thick: the 95% interval of the gain that is expected on a task, for each gain alone. "
-        "Thin: the one in which the gain on a new task lies.",
+        "Thick: the pointwise 95% interval of the expected gain on a task. Thin: the 95% "
+        "prediction interval for a new task. The simultaneous intervals are wider.",
         "over-tasks.svg",
         f"Gain over {base} (points)",
         (
@@ -91,7 +91,7 @@ def figures_over_tasks(found: LeagueFindings) -> list[LeagueFigure]:
     )
     closed = _figure(
         "Closed share of the privacy gap",
-        "With 95% intervals in which the gap is drawn again.",
+        "With 95% bootstrap intervals that include the uncertainty of the gap.",
         "closed-share.svg",
         "Closed gap (%)",
         ((one.epsilon, GainRow(one.method, one.closed)) for one in found.over_tasks if one.closed),
@@ -155,7 +155,7 @@ def _draw(
     order = sorted(means, key=lambda method: -sum(means[method]) / len(means[method]))
     names = [canvas.LegendEntry(method, known[method]) for method in order]
     height = 0.9 + 0.2 * len(order)
-    figure, axes = canvas.sheet(1, len(budgets), height=height, sharey=True)
+    figure, axes = canvas.sheet(1, len(budgets), height=height, sharex=True, sharey=True)
     for ax, (epsilon, rows) in zip(axes.flat, budgets.items(), strict=True):
         ax.set_title(f"ε = {epsilon:g}")
         ax.axvline(0, color=canvas.PALE, linewidth=0.8)
