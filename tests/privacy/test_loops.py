@@ -170,6 +170,21 @@ def test_examples_that_are_all_the_same_are_asked_to_differ() -> None:
     assert "examples that differ" in skipped(result)["apart"]
 
 
+class AlwaysClipped(loops.FromZero):
+    """No bias, and every gradient is longer than the clip norm: larger inputs change nothing."""
+
+    def gradients(self, model: nn.Module, data: Any, places: list[int]) -> torch.Tensor:
+        found = super().gradients(model, data, places)
+        found[:, loops.FEATURES * loops.CLASSES :] = 0
+        return 100 * found
+
+
+def test_where_larger_inputs_change_nothing_examples_are_exchanged() -> None:
+    result = judged(AlwaysClipped(), claim())
+    assert "apart" not in skipped(result)
+    assert "apart" not in refuted_by(result)
+
+
 def test_examples_take_the_place_of_others_of_their_shape_alone() -> None:
     data = [(torch.arange(2 + index % 3), index) for index in range(9)]
     runs = Experiments(Loop(Plain()), claim(), data)
