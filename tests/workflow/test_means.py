@@ -140,6 +140,17 @@ def views(tmp_path: Path, *rows: dict[str, Any], warning: str = "") -> list[View
     return mean_views(read_runs(path), "study", "report.pdf", warning)
 
 
+def test_what_searches_chose_differently_is_all_shown(tmp_path: Path) -> None:
+    rows = [
+        run_row(label="dp-adam", method="dp-adam", seed=seed, hyperparameters=json.dumps(chosen))
+        for seed, chosen in enumerate(
+            [{"learning_rate": 0.1, "clip_norm": 1}, {"learning_rate": 0.3, "clip_norm": 1}]
+        )
+    ]
+    (view,) = views(tmp_path, *rows)
+    assert view.params == {"learning_rate": "0.1, 0.3", "clip_norm": "1"}
+
+
 def test_a_name_says_what_a_mean_does_not_hold(tmp_path: Path) -> None:
     lost = [run_row(seed=seed, status="diverged" if seed else "completed") for seed in range(3)]
     nominal = [run_row(method="dp-adam", claim="nominal", seed=seed) for seed in range(3)]

@@ -98,13 +98,23 @@ def _view(
         experiment=means_of(said["study"]),
         name=f"{name} ({remark})" if remark else name,
         tags={key: value for key, value in tags.items() if value},
-        params=dict(flatten(json.loads(cell.runs["hyperparameters"].iloc[0]))),
+        params=_params(cell.runs),
         started=started,
         status="FINISHED" if cell.sample.complete else "FAILED",
         finished=started,
         finals=tuple(numbers(_values(cell), started)),
     )
     return with_digest(view)
+
+
+def _params(runs: pd.DataFrame) -> dict[str, str]:
+    """Return the hyper-parameters by name; where searches chose differently, all values."""
+    texts = filter(None, runs["hyperparameters"].drop_duplicates())
+    each = [dict(flatten(json.loads(text))) for text in texts]
+    return {
+        name: ", ".join(dict.fromkeys(str(one[name]) for one in each if name in one))
+        for name in dict.fromkeys(name for one in each for name in one)
+    }
 
 
 def _values(cell: Cell) -> dict[str, float]:
