@@ -121,7 +121,9 @@ def _walk(
     if isinstance(value, torch.Tensor):
         if id(value) not in trained:
             yield path, _digest(value) if exactly else (id(value), _writes(value))
-        for name, part in vars(value).items():
+        # A tensor of another class may hold its values as attributes.
+        plain = type(value) in (torch.Tensor, nn.Parameter)
+        for name, part in vars(value).items() if plain else ():
             yield from walk(part, f"{path}.{name}")
     elif isinstance(value, np.ndarray):
         yield path, value.tobytes() if exactly else id(value)
