@@ -96,8 +96,8 @@ class WithSideInformation(Method):
     """Base of the methods that divide by A + γ, A public side information fixed before training.
 
     A must not be counted on the private training file: it would then be no side information, and
-    the guarantee would be void. Per feature or token it stands for the column of weights (or the row
-    of an embedding) that belongs to it, and is 1 for every other parameter, like a bias: the
+    the guarantee would be void. Per feature or token it stands for the column of weights (or the
+    row of an embedding) that belongs to it, and is 1 for every other parameter, like a bias: the
     feature of a bias is always 1. γ must suit the scale of A, whose largest value is 1 where tokens
     are counted: where γ is far above A nothing is scaled.
     """
