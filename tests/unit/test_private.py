@@ -836,6 +836,14 @@ def test_a_loss_that_remembers_is_refused_in_the_step_in_which_it_does(
         next(steps)
 
 
+def test_what_the_script_notes_in_the_network_after_the_last_step_ends_no_loop() -> None:
+    model = network()
+    training = start(model)
+    for step in training:
+        if step == len(training):
+            model.note = ["trained"]
+
+
 class InterruptError(Exception):
     """What Ctrl-C raises wherever the program is."""
 

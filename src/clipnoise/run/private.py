@@ -393,7 +393,8 @@ class PrivateTraining:
             with networks_watched(self._trainer.engine.network):
                 done = next(steps, None)
             streams.require_unchanged()  # by its loss and its method, too
-            self._trainer.kept.require_unchanged(exactly=False)  # neither may remember
+            if done is not None:
+                self._trainer.kept.require_unchanged(exactly=False)  # neither may remember
             self._show()
         except BaseException:
             self._show()
