@@ -346,7 +346,7 @@ def test_normal_noise_is_neither_called_light_nor_its_coordinates_alike(width: i
     alike[:, -1] = -rows[:, 0]
     fresh, twin, light = (measured(each, 80) for each in (rows, alike, bounded))
     assert fresh is not None
-    assert not list(problems_of(fresh))
+    assert not problems_of(fresh)
     assert twin is not None
     assert light is not None
     if width <= COMPARED:  # of more numbers, only some are compared

@@ -121,7 +121,7 @@ def test_the_training_code_depends_on_the_method_and_not_on_the_data_or_on_what_
     assert one == training_code(spec("dp-sgd", "synthetic", "mlp"))
     assert one != training_code(spec("dp-adambc"))
     before = fingerprint.fingerprint(spec("dp-sgd"))
-    monkeypatch.setattr(fingerprint, "GUARDS", ())
+    monkeypatch.setattr(fingerprint, "GUARDS", frozenset())
     assert one != training_code(spec("dp-sgd"))
     assert before == fingerprint.fingerprint(spec("dp-sgd"))
 

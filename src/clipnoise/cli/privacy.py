@@ -473,12 +473,12 @@ steps, `dense` gains 5.4 ± 1.5 points at ε = 1 and 0.5 ± 0.3 at ε = 8 (95% i
 
 Correlated noise needs to know when an example can take part. With `sampler: cyclic` every kind is
 covered, without amplification: the strategy is scaled to a bound on what the participations of an
-example add up to, which is exact where no entry of C is negative. So it is with `full`. `cyclic-
-poisson` amplifies, and needs as many groups as the strategy has bands: only `banded` has fewer than
-T. With the accountant `monte-carlo`, `b-min-sep` amplifies such noise more, in runs of at most
-2,000 steps, and `balls-in-bins` amplifies every kind, in runs of at most 5,000 steps and epochs of
-at most 250. A calibration takes seconds for eight bands or epochs of up to 40 steps, and about a
-minute at the most. Other samplers are refused.
+example add up to, which is exact where no entry of C is negative. So it is with `full`.
+`cyclic-poisson` amplifies, and needs as many groups as the strategy has bands: only `banded` has
+fewer than T. With the accountant `monte-carlo`, `b-min-sep` amplifies such noise more, in runs of
+at most 2,000 steps, and `balls-in-bins` amplifies every kind, in runs of at most 5,000 steps and
+epochs of at most 250. A calibration takes seconds for eight bands or epochs of up to 40 steps, and
+about a minute at the most. Other samplers are refused.
 
 In the study `banded-turns`, 195 steps at q = 0.077, `b-min-sep` and `cyclic-poisson` need these σ.
 At ε = 1 they are nearly the same: where there is so much noise, waiting hides little more than a

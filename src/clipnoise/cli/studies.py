@@ -152,10 +152,13 @@ def _require_networks(study: Study, weights: Path) -> None:
 def _planned(config: Path, studies: Sequence[str]) -> tuple[Plan, Path]:
     """Return the plan of some studies, and the folder that its folders are relative to."""
     root = config.parent  # where Snakemake works
-    # What the command names is in the current folder; what config.yaml names is beside it.
-    named = [str(Path(one).absolute()) if one.endswith(".yaml") else one for one in studies]
-    chosen = {"studies": named if root != Path() else list(studies)} if studies else {}
-    values = {**read_yaml(config), **chosen}
+    values = read_yaml(config)
+    if studies:  # files that the command names are in the current folder, not beside config.yaml
+        elsewhere = root != Path()
+        values["studies"] = [
+            str(Path(one).absolute()) if elsewhere and one.endswith(".yaml") else one
+            for one in studies
+        ]
     return Plan.from_values(values, root / "workflow" / "studies", root=root), root
 
 
@@ -368,14 +371,14 @@ def archive(
     has it repeats runs with `clipnoise verify FILE.zip`.
     """
     from clipnoise.studies.archive import archive as archived
-    from clipnoise.studies.archive import lacks, reveals
 
-    plan, root = _planned(config, [study])
+    plan, _ = _planned(config, [study])
     planned = plan.study(plan.configured[0])
     out = out or Path(f"{planned.name.replace('/', '-')}.zip")
-    write_atomically(out, archived(plan, planned, config, out))
+    content, remarks = archived(plan, planned, config, out)
+    write_atomically(out, content)
     print(out)
-    for remark in [*lacks(plan, planned, root), *reveals(planned)]:
+    for remark in remarks:
         print(f"clipnoise archive: {out}: {remark}", file=sys.stderr)
 
 

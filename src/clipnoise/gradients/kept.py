@@ -111,13 +111,13 @@ def _walk(
 
     Objects that have neither attributes nor parts are compared by what they print.
     """
-    walk = partial(_walk, trained=trained, seen=seen, exactly=exactly)
     if isinstance(value, (*PLAIN, np.generic)):
         yield path, repr(value) if isinstance(value, (float, np.generic)) else value
         return
     if isinstance(value, OPAQUE) or id(value) in seen:
         return
     seen.add(id(value))
+    walk = partial(_walk, trained=trained, seen=seen, exactly=exactly)
     if isinstance(value, torch.Tensor):
         if id(value) not in trained:
             yield path, _digest(value) if exactly else (id(value), _writes(value))

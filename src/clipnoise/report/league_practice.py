@@ -136,10 +136,7 @@ class PracticeRow:
             beaten = f"intervals show it to be beaten by {listing([*named.values()])}"
             return f"{DP_SGD}, which no test excludes; {beaten}" if named else NOTHING_BEATS
         if not self.can:
-            return (
-                "no single method: DP-SGD is excluded in some settings, and no other method can be "
-                "the best in all"
-            )
+            return "no single method: each is excluded in at least one setting"
         one = "one of " if len(self.can) > 1 else ""
         can = f"{one}{listing(self.can)}, which can be the best in all settings"
         return can + self.reservation

@@ -112,7 +112,7 @@ def _params(runs: pd.DataFrame) -> dict[str, str]:
     texts = filter(None, runs["hyperparameters"].drop_duplicates())
     each = [dict(flatten(json.loads(text))) for text in texts]
     return {
-        name: ", ".join(dict.fromkeys(str(one[name]) for one in each if name in one))
+        name: ", ".join(dict.fromkeys(one[name] for one in each if name in one))
         for name in dict.fromkeys(name for one in each for name in one)
     }
 

@@ -23,7 +23,7 @@ from clipnoise.run.spec import RunSpec
 PACKAGE = "clipnoise"
 ROOT = "clipnoise.run.train"
 # What can only end a run: the numbers of one that ends well do not depend on it.
-GUARDS = ("clipnoise.gradients.kept",)
+GUARDS = frozenset({"clipnoise.gradients.kept"})
 BODIES = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements hold statements
 
 
@@ -45,9 +45,7 @@ def training_code(spec: RunSpec) -> str:
     Args:
         spec: the run; its method, clip rule and noise count.
     """
-    return _fingerprint(
-        (ROOT, *(type(part).__module__ for part in spec.choices)), without=frozenset(GUARDS)
-    )
+    return _fingerprint((ROOT, *(type(part).__module__ for part in spec.choices)), without=GUARDS)
 
 
 def _roots(spec: RunSpec) -> tuple[str, ...]:

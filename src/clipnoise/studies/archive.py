@@ -106,8 +106,10 @@ def _is_current(plan: Plan, study: Study, root: Path) -> bool:
     return dict(zip(rows["hash"], rows["status"] != "missing", strict=True)) == have
 
 
-def archive(plan: Plan, study: Study, config: Path, out: Path) -> bytes:
-    """Return the archive of a study; the same files make the same bytes.
+def archive(plan: Plan, study: Study, config: Path, out: Path) -> tuple[bytes, list[str]]:
+    """Return the archive of a study, and what should be known of it, in sentences.
+
+    The same files make the same bytes.
 
     Args:
         plan: of the configuration.
@@ -119,11 +121,14 @@ def archive(plan: Plan, study: Study, config: Path, out: Path) -> bytes:
         UserError: no run of the study has a result.
     """
     root = config.parent
+    remarks, missing = reveals(study), lacks(plan, study, root)
     members = dict(_members(plan, study, root))
+    if OUTDATED not in missing:
+        members |= _reports(plan, study, root)
     if not any(name.endswith("/summary.json") for name in members):
         raise UserError(f"{study.name}: no run has a result yet, so there is nothing to archive.")
     members["config.yaml"] = _config(study, config)
-    known, remarks, missing = versions(), reveals(study), lacks(plan, study, root)
+    known = versions()
     text = README.format(
         lacks="\n" + "\n".join(missing) + "\n" if missing else "",
         reveals="\n## What it reveals\n\n" + "\n\n".join(remarks) + "\n" if remarks else "",
@@ -138,7 +143,7 @@ def archive(plan: Plan, study: Study, config: Path, out: Path) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
         for name in sorted(members):
             file.writestr(zipfile.ZipInfo(name, EPOCH), members[name], zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+    return buffer.getvalue(), [*missing, *remarks]
 
 
 def _below(path: Path, root: Path, otherwise: str) -> str:
@@ -157,7 +162,7 @@ def _config(study: Study, config: Path) -> bytes:
 
 
 def _members(plan: Plan, study: Study, root: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each file."""
+    """Yield the name and the content of each file, but for tables and reports."""
     file = f"{STUDIES}/{study.name}.yaml"
     yield file, study.path.read_bytes()
     for path in study.sources:  # which are found beside it
@@ -183,8 +188,6 @@ def _members(plan: Plan, study: Study, root: Path) -> Iterator[tuple[str, bytes]
             path = results / kind / f"{name}.json"
             if path.is_file():
                 yield f"results/{kind}/{name}.json", path.read_bytes()
-    if _is_current(plan, study, root):
-        yield from _reports(plan, study, root)
     for package, own in own_packages().items():
         if _is_folder(package) and own.is_dir():
             yield from _files(own, _plugin(package, own))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from scipy.stats import norm, t
@@ -53,12 +54,11 @@ def check_apart(runs: Experiments) -> LoopFinding:
     outside = _outside(runs, seed)
     if outside is not None:
         return LoopFinding(name, False, outside)
-    neither = runs.first(seed)
+    neither, second = runs.first(seed), _changed(runs, seed, odd=True)
     # Where inputs further out change no clipped gradient, one half is exchanged as the other is.
-    for moved in (True, False):
-        first = _changed(runs, seed, even=True, odd=False, moved=moved)
-        second = _changed(runs, seed, even=False, odd=True, moved=moved)
-        both = _changed(runs, seed, even=True, odd=True, moved=moved)
+    for how in (runs.moved, runs.other):
+        first = _changed(runs, seed, even=how)
+        both = _changed(runs, seed, even=how, odd=True)
         if not all(_finite(trace) for trace in (neither, first, second, both)):
             said = "a release holds numbers that are not finite, for examples that were changed"
             return LoopFinding(name, False, said)
@@ -85,19 +85,24 @@ def _drawn(runs: Experiments, seed: int) -> bool:
     return not runs.observed or bool(runs.first(seed).reads[0])
 
 
-def _changed(runs: Experiments, seed: int, *, even: bool, odd: bool, moved: bool) -> Trace:
+def _changed(
+    runs: Experiments, seed: int, *, even: Callable[[int], Item] | None = None, odd: bool = False
+) -> Trace:
     """Return the first release with examples changed at even places, at odd ones, or at both.
 
-    Those at odd places are exchanged, and so are the others unless they are moved out of range.
+    Args:
+        runs: of the loop.
+        seed: of the run.
+        even: what is put at even places; None leaves them.
+        odd: whether examples at odd places are exchanged.
     """
 
     def change(index: int, item: Item) -> Item:
         if index % 2:
             return runs.other(index) if odd else item
-        changed = runs.moved if moved else runs.other
-        return changed(index) if even else item
+        return item if even is None else even(index)
 
-    return runs.once(("apart", seed, even, odd, moved), lambda: runs.run(seed, change, limit=1))
+    return runs.run(seed, change, limit=1)
 
 
 def _finite(trace: Trace) -> bool:

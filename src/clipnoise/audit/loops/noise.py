@@ -26,7 +26,7 @@ def check_noise_size(runs: Experiments) -> LoopFinding:
         if not torch.isfinite(runs.alike(0, 0.0).releases).all():
             return LoopFinding(name, False, "a release holds numbers that are not finite")
         return LoopFinding.skipped(name, f"needs {LEAST_ROWS} releases")
-    problems = list(problems_of(seen))
+    problems = problems_of(seen)
     count, width = seen.shape
     if problems:
         return LoopFinding(name, False, "; ".join(problems))

@@ -103,7 +103,7 @@ def measured(rows: Tensor, steps: int) -> NoiseSeen | None:
     plain = ((column > USUAL[0]) & (column < USUAL[1])).nonzero().flatten()
     among = plain[torch.randperm(len(plain), generator=torch.Generator().manual_seed(0))]
     among = among[:COMPARED]
-    judged = noise[:, plain].square()
+    squared = noise[:, plain].square()
     return NoiseSeen(
         deviation=math.sqrt(variance),
         steps=step,
@@ -111,7 +111,7 @@ def measured(rows: Tensor, steps: int) -> NoiseSeen | None:
         repeated=_most_alike(noise),
         twins=_most_alike(noise[:, among].T),
         compared=len(among),
-        fourth=float(judged.square().mean() / judged.mean().square()),
+        fourth=float(squared.square().mean() / squared.mean().square()),
         usual=rows_judged,
         shape=(count, width),
         steps_of_run=steps,
