@@ -2,17 +2,20 @@
 
 On a terminal: the running jobs, how many of each rule are left, and how long that will take. In a
 file or a pipe: one line per job that starts or ends. A dry run shows how many jobs of each rule
-would run and why; with `-p`, every job and its command. Errors are shown in Snakemake's words.
+would run and why; with `-p`, every job and its command. A failed job is shown by the end of its
+log; with `-p` also in Snakemake's words, as all other errors are.
 Belongs here: what Snakemake's events look like. Does not: anything about runs.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -41,6 +44,10 @@ SILENT = (
     LogEvent.RULEGRAPH,
     LogEvent.WORKFLOW_STARTED,
 )
+# Said of every output that a failed job did not have before, whose command is in the next message.
+FAILING = ("Cannot restore ", "RuleException:\nCalledProcessError")
+STATUS = re.compile(r"exit status \d+|died with .*")
+LAST_LINES = 12  # of the log of a failed job
 INTERRUPTED = "Terminating processes on user request"
 WHAT_NEXT = (
     "Stopping: runs save a checkpoint, other jobs end where they are. The same command continues."
@@ -112,10 +119,10 @@ class Progress:
             self.seconds += now - job.started
         return job
 
-    def fail(self, number: int) -> None:
-        """Record that a job ended in an error."""
-        self.running.pop(number, None)
+    def fail(self, number: int) -> Job | None:
+        """Record that a job ended in an error and return it; None if its start was not seen."""
         self.failed += 1
+        return self.running.pop(number, None)
 
     def elapsed(self, now: float) -> float:
         """Return the seconds since the first job started."""
@@ -188,6 +195,7 @@ class LogHandler(LogHandlerBase):
         self.live: Live | None = None
         self.stopping = False
         self.shown = ""  # the jobs of a dry run, which Snakemake counts before and after them
+        self.commands: list[str] = []  # what Snakemake said of commands that failed
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show one event; Snakemake calls this from a single thread."""
@@ -224,16 +232,33 @@ class LogHandler(LogHandlerBase):
             done = self.progress.finish(values["job_id"], now)
             if done is not None:
                 self._line(f"done   {done.name} ({clock(now - done.started)})", now)
+        elif event == LogEvent.JOB_ERROR:
+            if not self.stopping:  # every job that is stopped ends in an error
+                self._fail(record)
         elif event not in SILENT:
-            if event == LogEvent.JOB_ERROR and not self.stopping:
-                self.progress.fail(values["jobid"])
             self.progress.kinds = values.get("kinds", self.progress.kinds)
             if str(record.msg).startswith(INTERRUPTED):
                 self.stopping = True
                 self.console.print(WHAT_NEXT, soft_wrap=True)
-            if not self.stopping:  # every job that is stopped ends in an error
+            if record.getMessage().startswith(FAILING):
+                self.commands.append(record.getMessage())
+            elif not self.stopping:
                 self._print(record)
         self._keep_live()
+
+    def _fail(self, record: logging.LogRecord) -> None:
+        """Write which job failed, what Snakemake knows of the reason, and how its log ends."""
+        values = vars(record)
+        job = self.progress.fail(values["jobid"])
+        name = job.name if job is not None else values["rule_name"]
+        self._error(", ".join(filter(None, [f"failed {name}", self._status(values["shellcmd"])])))
+        if values["rule_msg"]:  # of the cluster
+            self._error(f"  {values['rule_msg']}")
+        for log in values["log"]:
+            self._error(f"  {log}, its last lines:")
+            self._error("\n".join(f"    {line}" for line in last_lines(Path(log))))
+        if self.common_settings.printshellcmds or not values["log"]:
+            self._print(record)
 
     def _plan(self, record: logging.LogRecord, event: str | None) -> None:
         """Write what a dry run says of all jobs; of each one only where commands are asked for."""
@@ -255,6 +280,16 @@ class LogHandler(LogHandlerBase):
             text += f"; {summary(self.progress, now)}"
         self.console.print(text, soft_wrap=True, markup=False)
 
+    def _status(self, command: str | None) -> str:
+        """Return how a shell command ended, from what Snakemake said of it just before."""
+        said = [text for text in self.commands if command and command.strip() in text]
+        self.commands = [text for text in self.commands if text not in said]
+        found = STATUS.search(said[-1][-100:]) if said else None
+        return found[0].rstrip(".") if found else ""
+
+    def _error(self, text: str) -> None:
+        self.console.print(Text(text, style="red"), soft_wrap=True)
+
     def _print(self, record: logging.LogRecord) -> None:
         """Write a message in Snakemake's words."""
         text = self.format(record).replace(
@@ -275,6 +310,14 @@ class LogHandler(LogHandlerBase):
                 transient=True,
             )
             self.live.start()
+
+
+def last_lines(log: Path) -> list[str]:
+    """Return how the log of a failed job ends."""
+    try:
+        return log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+    except OSError as error:
+        return [f"(cannot be read: {error.strerror})"]
 
 
 def summary(progress: Progress, now: float) -> str:

@@ -23,7 +23,7 @@ rule write:
     message: "write {wildcards.name}"
     output: "{name}.txt"
     log: "{name}.log"
-    shell: "test {wildcards.name} != b && touch {output}"
+    shell: "echo of {wildcards.name} >> {log}; test {wildcards.name} != b && touch {output}"
 """
 
 
@@ -33,17 +33,17 @@ def command(folder: Path, *words: str) -> list[str]:
     return [*start, "--directory", str(folder), "--snakefile", str(folder / "Snakefile"), *words]
 
 
-@pytest.mark.long
-def test_in_a_file_each_job_is_a_line_and_a_failure_is_explained(tmp_path: Path) -> None:
+def failing(folder: Path, *words: str) -> list[str]:
     done = subprocess.run(
-        command(tmp_path, "--keep-going"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=tmp_path,
+        command(folder, *words), capture_output=True, text=True, timeout=60, cwd=folder
     )
     assert done.returncode == 1
-    lines = done.stderr.splitlines()
+    return done.stderr.splitlines()
+
+
+@pytest.mark.long
+def test_in_a_file_each_job_is_a_line_and_a_failure_is_explained(tmp_path: Path) -> None:
+    lines = failing(tmp_path, "--keep-going")
     assert "To do: 3 write, 1 all" in lines or "To do: 1 all, 3 write" in lines
     assert sorted(line for line in lines if line.startswith("start")) == [
         "start  write a",
@@ -51,8 +51,18 @@ def test_in_a_file_each_job_is_a_line_and_a_failure_is_explained(tmp_path: Path)
         "start  write c",
     ]
     assert sum("of 4 jobs done" in line for line in lines) == 2
-    assert "Error in rule write" in done.stderr
-    assert "Traceback" not in done.stderr
+    failed = lines.index("failed write b, exit status 1")
+    assert lines[failed + 1 : failed + 3] == ["  b.log, its last lines:", "    of b"]
+    assert sum("touch" in line or "rule write" in line for line in lines) == 0
+    assert "Traceback (most recent call last):" not in lines
+
+
+@pytest.mark.long
+def test_the_command_of_a_failed_job_is_shown_on_request(tmp_path: Path) -> None:
+    lines = failing(tmp_path, "b.txt", "-p")
+    shown = lines[lines.index("failed write b, exit status 1") :]
+    assert "Error in rule write:" in shown
+    assert any("test b != b && touch b.txt" in line for line in shown)
 
 
 def dry_run(folder: Path, *words: str) -> str:
@@ -104,7 +114,7 @@ def test_on_a_terminal_the_display_is_kept_up_to_date(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_ctrl_c_is_answered_at_once_with_what_happens_next(tmp_path: Path) -> None:
     words = command(tmp_path, "a.txt")
-    (tmp_path / "Snakefile").write_text(SNAKEFILE.replace("test {", "sleep 60; test {"))
+    (tmp_path / "Snakefile").write_text(SNAKEFILE.replace("echo", "sleep 60; echo"))
     with subprocess.Popen(
         words,
         stdout=subprocess.PIPE,
