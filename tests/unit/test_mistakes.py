@@ -92,7 +92,6 @@ PANELS: list[tuple[dict[str, Any], str]] = [
         {"methods": [{**SGD, "clip_norm": "x"}]},
         "methods.0.clip_norm: input should be a number or a mapping, got",
     ),
-    ({"hyperparameters": {"dp-sdg": {}}}, "hyperparameters: unknown method 'dp-sdg'. Did you mean"),
     (override(epsilon=4), "methods.0.overrides.0.epsilon: unknown epsilon of this panel '4'. Allo"),
     (override(model="cnn"), "methods.0.overrides.0.model: unknown model of this panel 'cnn'."),
     (override(dataset="digit"), "methods.0.overrides.0.dataset: unknown dataset of this panel"),
@@ -120,6 +119,23 @@ PANELS: list[tuple[dict[str, Any], str]] = [
     ({"privacy": {"delta": "1/m"}}, "privacy.delta: input should be a number or '1/n', got '1/m'."),
     ({"privacy": {"delta": 1.5}}, "privacy: delta must be below 1."),
     (tune(grid={}), "methods.0.tune.grid: give at least one hyper-parameter, each with its candi"),
+    (
+        tune(grid={"learning_rate": [1, 2, 1]}),
+        "methods.0.tune: grid.learning_rate: 1 is given",
+    ),
+    (
+        {"methods": [{**TUNED, "learning_rate": 3}]},
+        "methods.0.learning_rate: is tuned, too, so that 3 would be ignored. Give one of them.",
+    ),
+    (tune(ranges={"gamma": [0, 1]}, trials=2), "methods.0.tune: ranges.gamma: give a smallest and"),
+    (
+        {"methods": [{**SGD, "label": "η {learning_rat}", "sweep": {"learning_rate": [1, 2]}}]},
+        "methods.0.label: unknown hyper-parameter of `sweep` 'learning_rat'. Did you mean",
+    ),
+    (
+        {"hyperparameters": {"dp-adam": {"clip_norm": 1}}},
+        "hyperparameters: unknown method of its panels 'dp-adam'. Did you mean",
+    ),
     (tune(seeds=[]), "methods.0.tune.seeds: give at least one."),
     (tune(seeds=[7, 8, 7]), "methods.0.tune.seeds: 7 is given twice."),
     (
@@ -233,16 +249,17 @@ def test_a_mistake_in_the_configuration_is_said_in_one_line(
     assert said(capsys).startswith(f"config.yaml: {message}")
 
 
-def test_a_figure_that_could_not_be_drawn_is_named_before_any_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", ["accuracy-vs-epsilon", "table"])
+def test_what_a_report_could_not_show_is_named_before_any_run(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = {"pld": {"suffix": ""}, "rdp": {"privacy": {"accountant": "rdp"}}}
     path = write(tmp_path, {"axes": {"accountant": options}, "methods": [SGD]})
     study = yaml.safe_load(path.read_text())
-    item = {"kind": "accuracy-vs-epsilon", "panels": "main", "together": True}
+    item = {"kind": kind, "panels": "main", "together": True}
     study["report"] = [item]
     path.write_text(yaml.safe_dump(study))
-    message = "workflow/studies/mine.yaml: report: panel 'main': two runs of 'dp-sgd' have seed"
+    message = "workflow/studies/mine.yaml: report: panel 'main': two "
     assert said(capsys).startswith(message)
 
 

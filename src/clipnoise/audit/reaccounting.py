@@ -37,12 +37,14 @@ class Published:
     Attributes:
         paper, result, where: which number it is.
         epsilon, delta: as published.
-        nominal_delta: the δ at which the code computed ε: "1/n", "1/batches" or a number.
+        nominal_delta: the δ at which the code computed ε: "1/n", "n^-1.1", "1/batches" or a number.
+        accountant: by which the code computed ε.
         examples, batch_size, epochs, participations: n, B, passes over the data, or for a result
             without amplification how often an example takes part.
         noise_multiplier, noise_source: σ and where it is printed.
-        noise_divisor: by which σ of the released code is smaller than accounted; None where no
-            accountant here covers what it does.
+        text_divisor: by which σ of the text's algorithm is smaller than accounted.
+        noise_divisor: the same of the released code; None where no accountant here covers what it
+            does.
         degree: K, the bound on out-degrees, where examples are nodes of a graph.
         released: what the released code does.
     """
@@ -54,13 +56,15 @@ class Published:
     where: str
     epsilon: Positive
     delta: Probability | Literal["1/n"]
-    nominal_delta: Probability | Literal["1/n", "1/batches"]
+    nominal_delta: Probability | Literal["1/n", "n^-1.1", "1/batches"]
+    accountant: Literal["rdp", "prv"] = "rdp"
     examples: Count | None = None
     batch_size: Count | None = None
     epochs: Positive | None = None
     participations: Count | None = None
     noise_multiplier: Positive | None = None
     noise_source: str = ""
+    text_divisor: Positive = 1.0
     noise_divisor: Positive | None = 1.0
     degree: Count | None = None
     released: str
@@ -78,8 +82,8 @@ class Reaccounted:
     """A result computed again, at equal δ, with the assumptions beside each number.
 
     Attributes:
-        published, published_delta: ε and δ as printed.
-        delta: at which the rest is computed.
+        published: ε as printed.
+        delta: the printed δ, at which the rest is computed.
         text: ε that can be guaranteed for the text's algorithm: per-example clipping and Poisson
             sampling as the text has it, under the accountant named (RDP).
         text_tight: the same under PRV; nan where it cannot say.
@@ -91,7 +95,6 @@ class Reaccounted:
     result: str
     where: str
     published: float
-    published_delta: float
     delta: float
     text: float
     text_tight: float
@@ -139,10 +142,9 @@ def reaccount(result: Published) -> Reaccounted:
         result=result.result,
         where=result.where,
         published=result.epsilon,
-        published_delta=assumed.delta,
         delta=assumed.delta,
-        text=epsilon_of(NAMED, sigma),
-        text_tight=epsilon_of(TIGHT, sigma),
+        text=epsilon_of(NAMED, sigma / result.text_divisor),
+        text_tight=epsilon_of(TIGHT, sigma / result.text_divisor),
         released=epsilon_of(NAMED, released),
         released_tight=epsilon_of(TIGHT, released),
         examples=result.examples,
@@ -178,10 +180,11 @@ def _sampled(result: Published) -> Assumed:
     assert result.batch_size is not None
     n, rate = result.examples, result.batch_size / result.examples
     delta = 1 / n if isinstance(result.delta, str) else result.delta
-    nominal = result.nominal_delta
-    if isinstance(nominal, str):
-        nominal = 1 / (n if nominal == "1/n" else math.ceil(n / result.batch_size))
-    solved = f"solved: RDP gives the published ε at δ = {nominal:.3g}"
+    named = {"1/n": 1 / n, "n^-1.1": n**-1.1, "1/batches": 1 / math.ceil(n / result.batch_size)}
+    given = result.nominal_delta
+    nominal = named[given] if isinstance(given, str) else given
+    by = result.accountant.upper()
+    solved = f"solved: {by} gives the published ε at δ = {nominal:.3g}"
     if result.noise_multiplier is not None:
         sigma = result.noise_multiplier
         steps = _steps(result, sigma, nominal)
@@ -191,7 +194,7 @@ def _sampled(result: Published) -> Assumed:
     budget = Budget(
         epsilon=result.epsilon,
         delta=nominal,
-        accountant="rdp",
+        accountant=result.accountant,
         sampler="poisson",
         participation=Participation(sampling_rate=rate, steps=steps),
     )
@@ -210,10 +213,11 @@ def _not_sampled(result: Published) -> Assumed:
 
 
 def _steps(result: Published, sigma: float, delta: float) -> int:
-    """Return the most steps that cost at most the published ε under the accountant named."""
+    """Return the most steps that cost at most the published ε by the code's accountant."""
 
     def too_many(steps: int) -> bool:
-        return not _epsilon(result, NAMED, sigma, steps, delta) <= result.epsilon  # or nan
+        spent = _epsilon(result, result.accountant, sigma, steps, delta)
+        return not spent <= result.epsilon  # or nan
 
     return bisect_left(range(MOST_STEPS), True, key=too_many) - 1
 

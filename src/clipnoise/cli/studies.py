@@ -119,7 +119,7 @@ def _require_items(study: Study) -> None:
             if isinstance(data.item, FigureItem):
                 data.item.svg(data)
             else:
-                data.item.blocks(data)
+                list(data.item.blocks(data))
     except UserError as error:
         raise UserError(f"{study.path}: report: {error}") from None
 

@@ -252,7 +252,7 @@ class StPNoiseless(LastMomentScale, OracleMethod):
     """StP-Adam with m from the noisy and v from the clean clipped mean gradient. Non-private.
 
     Source: On Design Principles for Private Adaptive Optimizers, Algorithm 8 with the noiseless
-    preconditioner of section 4.1.
+    preconditioner of section 4.2.
     """
 
     id = "stp-noiseless"

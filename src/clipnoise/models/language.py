@@ -284,7 +284,7 @@ class TinyBert(Bert):
 class RobertaBase(LanguageModel):
     """RoBERTa-base; all parameters are trained.
 
-    Source: Liu et al. 2019, section 3; DP-PMLF, section 6, Models.
+    Source: Liu et al. 2019, section 3; DP-PMLF, Experiments, Models.
     """
 
     id = "roberta-base"

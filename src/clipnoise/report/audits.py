@@ -52,7 +52,7 @@ READING = (
     "released code. Both are upper bounds for the worst case; what an attack gains may be less.",
     "Tight: the same under numerical composition (PRV), which is closer to the true value.",
     "What a paper does not print is solved for: the noise multiplier or the number of steps at "
-    "which its accountant gives the published ε at the δ that its code used.",
+    "which the accountant of its code gives the published ε at the δ that the code used.",
     "All values assume Poisson sampling at rate B/n; for nodes of a graph, batches of a fixed "
     "size. Code that shuffles instead has no such bound.",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clipnoise.core.method import Method
 from clipnoise.data.measures import ACCURACY, LOSS, column_of, default_metric, require_metric
-from clipnoise.errors import UserError, unknown
+from clipnoise.errors import UserError, shorten, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import example, method_class, methods
 from clipnoise.privacy.trials import DrawnTrials
@@ -156,6 +156,8 @@ class PanelGrid:
                         }
                         values = self._resolve(method, names, where)
                         tune = self._tune(values.pop("tune", None), where)
+                        if tune is not None:
+                            self._refuse_both(panel.methods[number], tune, where)
                         label = method.label
                         yield Setting(number, dataset, model, epsilon, values, label, tune, places)
 
@@ -245,6 +247,15 @@ class PanelGrid:
         except ValueError as error:
             raise UserError(f"{self.path}: panels.{self.name}.{error}.") from None
         return tune
+
+    def _refuse_both(self, method: PanelEntry, tune: Tune, where: str) -> None:
+        """Refuse a value of an entry that the entry tunes; values that it shares are replaced."""
+        for name in tune.parameters:
+            if name in method.values:
+                raise UserError(
+                    f"{self.path}: {where}.{name}: is tuned, too, so that "
+                    f"{shorten(method.values[name])} would be ignored. Give one of them."
+                )
 
     @cached_property
     def _planned(self) -> tuple[tuple[PlannedRun, ...], dict[str, Search]]:

@@ -46,6 +46,10 @@ Candidates = Annotated[
 AXES: tuple[Axis, ...] = ("dataset", "model", "epsilon")
 PRIMES = (2, 3, 5, 7, 11, 13)  # the bases of the Halton sequence
 OUTER = 0.2  # of the logarithms of a range, at each of its ends
+NO_RANGE = (
+    "ranges.{}: give a smallest and a larger value, both above 0, because values are spread evenly "
+    "over logarithms"
+)
 PARTIAL = "Some runs of the search diverged; a configuration with such a run cannot win."
 NONE_LEFT = "Every configuration of the search has a diverged run; the first one was taken."
 
@@ -86,11 +90,21 @@ class Tune:
     @model_validator(mode="before")
     @classmethod
     def _refuse_moved(cls, values: Any) -> Any:
-        return refuse_moved(values, TUNE_KEYS, {})
+        kept = refuse_moved(values, TUNE_KEYS, {})
+        ranges = kept.get("ranges") if isinstance(kept, dict) else None
+        for name, ends in ranges.items() if isinstance(ranges, dict) else ():
+            numbers = isinstance(ends, list) and all(isinstance(end, int | float) for end in ends)
+            if numbers and not _ascending(ends):  # before they are taken for something else
+                raise ValueError(NO_RANGE.format(name))
+        return kept
 
     def __post_init__(self) -> None:
         if not self.parameters or not all(self.grid.values()):
             raise ValueError("grid: give at least one hyper-parameter, each with its candidates")
+        for name, candidates in self.grid.items():
+            twice = [one for k, one in enumerate(candidates) if one in candidates[:k]]
+            if twice:
+                raise ValueError(f"grid.{name}: {twice[0]} is given twice")
         self._check_drawn()
         if isinstance(self.trials, int) and len(self.parameters) > len(PRIMES):
             raise ValueError(
@@ -100,8 +114,10 @@ class Tune:
             raise ValueError("ranges: give `trials`, the number of points to try in them")
         for name, ends in self.ranges.items():
             of_each = [_within(one)[1] for one in alternatives(ends)]
-            if name in self.grid or not of_each or not all(map(_ascending, of_each)):
-                raise ValueError(f"ranges.{name}: give a smallest and a largest value, and no grid")
+            if name in self.grid:
+                raise ValueError(f"ranges.{name}: has candidates in `grid`, too. Give one of them")
+            if not of_each or not all(map(_ascending, of_each)):
+                raise ValueError(NO_RANGE.format(name))
         named = [name for name in ("id", "label") if name in self.parameters]
         if named:
             raise ValueError(f"{named[0]}: is no hyper-parameter; a search is of one method")
@@ -274,8 +290,9 @@ def _within(ends: Ends) -> tuple[str, Range]:
     return name, (low, high)
 
 
-def _ascending(ends: Range) -> bool:
-    return all(isinstance(end, int | float) for end in ends) and 0 < ends[0] < ends[1]
+def _ascending(ends: Sequence[float]) -> bool:
+    numbers = all(isinstance(end, int | float) for end in ends)
+    return numbers and len(ends) == 2 and 0 < ends[0] < ends[1]
 
 
 def radical_inverse(number: int, base: int) -> float:

@@ -60,7 +60,7 @@ class DPAdamW(Adam, PrivateMethod):
 class DPAdamNoiseless(Adam, OracleMethod):
     """DP-Adam with m from the noisy and v from the clean clipped mean gradient. Non-private.
 
-    Source: On Design Principles for Private Adaptive Optimizers, section 4.1 (noiseless
+    Source: On Design Principles for Private Adaptive Optimizers, section 4.2 (noiseless
     preconditioner).
     """
 

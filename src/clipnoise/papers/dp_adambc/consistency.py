@@ -185,11 +185,10 @@ class Consistency(Experiment):
             "the first moment alone keeps it from being near.",
             "DP-Adam converges, too, but to E[ḡ]/√(E[ḡ²] + Φ): at E[ḡ]² = Φ to "
             f"{results.text(middle, 3)}, by the formula {results.published(middle):.3g}. The "
-            "text prints that limit as E[ḡ]/√E[ḡ²] + Φ, with Φ outside the root, and so divides by "
-            "Φ instead of √Φ in the second case of its section on sign descent.",
-            "Two slips in the proof, which its conclusion survives: the error of m̂ has β₁ to the "
-            "power 2(t − τ), not t − τ, and is "
-            f"{results.text(wrong.format(10), 3)} times the printed value at n = 10, "
-            f"{results.text(wrong.format(1000), 3)} times at n = 1,000; and the variance of z² is "
-            "2Φ², not 2Φ.",
+            "second case of the section on sign descent divides by Φ where √Φ is meant.",
+            "Three slips in the proof, which its conclusion survives: in the error of m̂, β₁ has "
+            "the power 2(t − τ), not t − τ; the sum of these powers loses a factor of 1/(1 − β₁), "
+            f"so that the error is {results.text(wrong.format(10), 3)} times the printed value at "
+            f"n = 10 and {results.text(wrong.format(1000), 3)} times at n = 1,000; and the "
+            "variance of z² is 2Φ², not 2Φ.",
         ]
