@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import clipnoise
 from clipnoise.audit.sensitivity import change_between
-from clipnoise.core.clip_rules import ClipRule
+from clipnoise.core.clip_rules import ClipRule, HardClip
+from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
 from clipnoise.core.clipping import ClippedSum, Clipping, OwnClipRule
 from clipnoise.core.method import OracleMethod
 from clipnoise.core.query import Component, Query, Released
@@ -29,12 +30,15 @@ from clipnoise.run.private import PrivateTraining
 
 D, B = 4, 2.0
 LOSS = nn.CrossEntropyLoss(reduction="none")
+CLIPPING = Clipping(1.0)
 
 
-def cross(query: Query, *, sigma: float = 1.0) -> tuple[Released, ...]:
+def cross(
+    query: Query, *, sigma: float = 1.0, noise: Sequence[Tensor] = (torch.ones(D),) * 2
+) -> tuple[Released, ...]:
     constants = Public(noise_multiplier=sigma, expected_batch_size=B, total_steps=1)
     total = ClippedSum(torch.tensor([0.5, -0.5, 0.25, 0.0]))
-    return privatize(total, query, Clipping(1.0), [torch.ones(D)] * 2, constants)
+    return privatize(total, query, CLIPPING, noise, constants)
 
 
 def declaring(*pairs: tuple[Any, Any], private: bool = True) -> Query:
@@ -284,6 +288,14 @@ ATTACKS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: type("Planted", (type("Mixed", (), {"release": look_up}), ClippedMean), {}),
         "Planted.release",
     ),
+    "a query's noise": (
+        lambda: type("Planted", (ClippedMean,), {"noise_like": look_up}),
+        "Planted.noise_like",
+    ),
+    "how often noise is drawn": (
+        lambda: type("Planted", (ClippedMean,), {"draws": 0}),
+        "Planted.draws",
+    ),
     "a query that decides each time": (
         lambda: type("Planted", (ClippedMean,), {"private": property(lambda self: True)}),
         "Planted.private: must be True or False",
@@ -325,6 +337,53 @@ def test_a_rule_that_is_none_of_one_s_own_kind_is_refused() -> None:
     chosen = method_class("dp-sgd")(learning_rate=0.1, clip_norm=1.0, clip_rule=Direct())  # type: ignore[call-arg]
     with pytest.raises(UserError, match="clip_rule: Direct must be an OwnClipRule"):
         train(chosen)
+
+
+class Wide(Clipping):
+    @property
+    def bound(self) -> float:
+        return 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ones(Loose, HardClip):
+    """Multiplies by 1."""
+
+
+@pytest.mark.parametrize(
+    ("hooks", "message"),
+    [
+        ({"_rule": property(lambda self: Ones())}, "the clip rule Ones must be an OwnClipRule"),
+        (
+            {"clipping": lambda self, *_: replace(CLIPPING, rule=Ones())},
+            "the clip rule Ones must be an OwnClipRule",
+        ),
+        (
+            {"clipping": lambda self, *_: Wide(**vars(CLIPPING))},
+            "clipping: must return a Clipping, got Wide",
+        ),
+    ],
+    ids=["rule", "clipping", "class"],
+)
+def test_a_method_cannot_bound_vectors_in_a_way_of_its_own(hooks: Any, message: str) -> None:
+    planted = method(query=ClippedMean(), **hooks)
+    with pytest.raises(TypeError, match=f"Planted.*{message}"):
+        for _ in train(planted(learning_rate=0.1, clip_norm=1.0)):
+            pass
+
+
+@pytest.mark.parametrize("kind", [AutomaticClip, PSAC])
+@pytest.mark.parametrize("gamma", [-1.0, 0.0, math.nan, math.inf])
+def test_no_rule_is_made_with_a_constant_that_lengthens_vectors(kind: Any, gamma: float) -> None:
+    with pytest.raises(ValueError, match="gamma must be finite and at least"):
+        kind(gamma=gamma)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float16, torch.float64])
+def test_noise_of_another_dtype_hides_nothing(dtype: torch.dtype) -> None:
+    normal = torch.zeros(D, dtype=dtype)
+    with pytest.raises(ValueError, match="the noise is"):
+        cross(ClippedMean(), noise=[normal])
 
 
 def test_what_an_object_says_of_itself_is_not_asked() -> None:

@@ -155,3 +155,42 @@ def test_scaled_vectors_of_an_ordinary_size_are_clipped_to_c() -> None:
     theta = engine.flat.theta.clone()
     clipping = Clipping(1e-3, scale=torch.full_like(theta, 100.0)).at(theta)
     assert longest(engine, clipping) == pytest.approx(1, rel=1e-5)
+
+
+# A factor of a gradient may be tiny where another one is huge.
+
+TINY, HUGE = 1.2e-23, 7e17
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().flatten(1).sum(dim=1)
+
+
+@pytest.mark.parametrize("clip_norm", [1.0, 0.01, 1e-6])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: nn.Linear(256, 1000, bias=False), (256,)),
+        (lambda: nn.Linear(256, 512, bias=False), (16, 256)),
+        (lambda: nn.Linear(512, 512, bias=False), (256, 512)),
+        (lambda: nn.Conv2d(64, 128, 3, bias=False), (64, 10, 10)),
+        (lambda: nn.Conv2d(256, 256, 1, bias=False), (256, 12, 12)),
+        (lambda: nn.Conv2d(64, 128, 3, stride=2, bias=False), (64, 9, 9)),
+    ],
+    ids=["rows", "few rows", "many rows", "convolution", "pixels", "stride"],
+)
+@pytest.mark.parametrize("scale", [None, 1.0, 1e-20])
+def test_products_that_are_zero_in_float32_make_no_norm_too_low(
+    scale: float | None, layer: Any, shape: tuple[int, ...], clip_norm: float
+) -> None:
+    module = layer()
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    inputs = torch.full((1, *shape), HUGE)
+    targets = torch.full_like(module(inputs), TINY)
+    engine = FactoredEngine(module, squared)
+    theta = torch.zeros_like(engine.flat.theta)
+    scales = None if scale is None else torch.full_like(theta, scale)
+    clipping = Clipping(clip_norm, scale=scales).at(theta)
+    total = engine.clipped_sum(inputs, targets, clipping)
+    assert float(total.double().norm()) <= clip_norm * (1 + 1e-6)

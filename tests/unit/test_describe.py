@@ -437,10 +437,28 @@ def test_a_person_in_two_files_is_named(tmp_path: Path, capsys: pytest.CaptureFi
         dataset.prepare(tmp_path / "data")
 
 
+def test_persons_that_are_numbers_in_one_file_alone_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = of_persons(tmp_path, "csv")
+    dataset, _ = described(capsys, path, tmp_path / "data", "--split", "0.2", "--user", "who")
+    folder = tmp_path / "data" / "raw" / "mine"
+    train, test = pd.read_csv(folder / "train.csv"), pd.read_csv(folder / "test.csv")
+    names = {name: f"{number:03}" for number, name in enumerate(train["who"].unique())}
+    train["who"] = train["who"].map(names)
+    test["who"] = test["who"].map(lambda _: "A9")
+    test.loc[0, "who"] = train["who"][0]  # who would be 0 in one file and 000 in the other
+    for name, table in (("train", train), ("test", test)):
+        table.to_csv(folder / f"{name}.csv", index=False)
+    with pytest.raises(UserError, match="who has whole numbers alone in the file train, but not"):
+        dataset.prepare(tmp_path / "data")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"users": None}, "user and users go together"),
+        ({"target": "x"}, "x: both an input and a target"),
         ({"public_examples": 3}, "would divide users"),
         ({"validation_file": 0}, "would divide users"),
         ({"user": "x"}, "x says whose an example is"),

@@ -108,7 +108,7 @@ class Query:
         adjacency: what a neighbouring dataset is.
     """
 
-    sealed: ClassVar[tuple[str, ...]] = ("privatize", "release")
+    sealed: ClassVar[tuple[str, ...]] = ("privatize", "release", "draws", "noise_like")
     formulas: ClassVar[tuple[str, ...]]
     private: ClassVar[bool] = True
     adjacency: ClassVar[Adjacency] = "add-remove"
@@ -117,8 +117,8 @@ class Query:
         """Refuse a query that would cross the boundary by itself: it declares, and no more.
 
         Raises:
-            TypeError: the class defines `release` or `privatize`, its `private` is not a fixed
-                True or False, or its `of` is not a `Taken`.
+            TypeError: the class defines `release` or `privatize`, decides which noise is drawn, its
+                `private` is not a fixed True or False, or its `of` is not a `Taken`.
         """
         super().__init_subclass__()
         require_sealed(cls)
@@ -140,6 +140,7 @@ class Query:
         """What is taken of each example at the points; a query of something else says so."""
         return GRADIENTS
 
+    @final
     @cached_property
     def draws(self) -> int:
         """How many standard normal tensors a release uses: one per noisy component.
@@ -149,6 +150,7 @@ class Query:
         noisy = sum(component.noise_factor > 0 for component in self.components(1.0, 1.0))
         return noisy + (self.of.spends > 0)
 
+    @final
     def noise_like(self, theta: Tensor) -> Tensor:
         """Return zeros in the shape of the normal tensors of a release.
 

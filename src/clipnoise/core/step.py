@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from clipnoise.core.clip_rules import ClipRule, OwnClipRule
 from clipnoise.core.clipping import _SEALED, ClippedSum, Clipping
 from clipnoise.core.method import Clean, Method, OracleMethod
 from clipnoise.core.minimum import minimum
@@ -51,8 +52,8 @@ def privatize(
 
     Raises:
         ValueError: what the query declares is no sensitivity or no noise factor, or the noise does
-            not cover it; it takes something else of each example than the clipping; or a value is
-            no plain vector.
+            not cover it; it takes something else of each example than the clipping; a value is no
+            plain vector; or the noise has another dtype or device than a value.
     """
     components = declared(query, clipping.bound, public.expected_batch_size)
     if query.of != clipping.of:
@@ -65,6 +66,8 @@ def privatize(
             sensitivity = public.sensitivity_factor * component.sensitivity
             deviation = component.noise_factor * public.noise_multiplier * sensitivity
             normal = next(normals)
+            if (normal.dtype, normal.device) != (value.dtype, value.device):
+                raise ValueError(f"the noise is {normal.dtype} on {normal.device}, a value is not")
             if normal.shape != value.shape:  # fewer for a short value
                 normal = normal[: value.numel()].view(value.shape)
             value = value.add(normal, alpha=deviation)
@@ -132,11 +135,12 @@ def step(
             mistake.
 
     Raises:
+        TypeError: the method's clipping bounds vectors in a way of its own.
         UserError: the method returns no change of shape (d,), or reads a state that it never wrote.
     """
     state.step, theta = state.step + 1, state.theta
     query, method = method.query, method.at(state.step, public.total_steps)
-    clipping = method.clipping(state, public)
+    clipping = _checked_clipping(method, method.clipping(state, public))
     gradient = None
     if isinstance(method, OracleMethod) and method.reads_gradient():  # never private
         gradient = _clean_mean(clipped_sum(Clipping(clip_norm=None).at(theta)), public)
@@ -152,6 +156,20 @@ def step(
         change = method.update(released, state, public)
     _check_update(method, state, change, theta)
     state.theta, state.past = theta + change, (theta, *state.past)[: method.iterates() - 1]
+
+
+def _checked_clipping(method: Method, clipping: Clipping) -> Clipping:
+    """Return a clipping that bounds vectors as the package does, whatever a method's hooks say.
+
+    Raises:
+        TypeError: it is of a class of its own, or its rule is one that nothing bounds.
+    """
+    kind, name = type(clipping.rule), type(method).__name__
+    if type(clipping) is not Clipping:
+        raise TypeError(f"{name}.clipping: must return a Clipping, got {type(clipping).__name__}")
+    if kind not in ClipRule.package_kinds().values() and not issubclass(kind, OwnClipRule):
+        raise TypeError(f"{name}: the clip rule {kind.__name__} must be an OwnClipRule")
+    return clipping
 
 
 def _at_minimum(

@@ -154,6 +154,7 @@ class Own(Partitioned):
         sums = (len(counts), sum(counts)) == (self.outputs, self.validation_examples)
         cut = self.public_examples or self.train_examples
         cut = cut or (not self.validation_file and self.validation_examples)
+        shared = [name for name in self.targets if name in self.inputs]
         unused = [name for name in self.columns if name not in self.inputs]
         for wrong, message in (
             (not re.fullmatch(r"[A-Za-z0-9_-]+", self.name),
@@ -180,6 +181,8 @@ class Own(Partitioned):
              "their sum"),
             (counts and self.validation_file,
              "validation_per_class is for validation examples of the training file"),
+            (shared, f"{' and '.join(shared)}: both an input and a target, which would be its own "
+             "answer"),
             ((self.user is None) != (self.users is None), "user and users go together"),
             (self.user is not None and self.user in (*self.inputs, *self.targets),
              f"{self.user} says whose an example is, so it can be neither input nor target"),
@@ -272,6 +275,7 @@ class Own(Partitioned):
         files |= {"validation": self.validation_file} if self.validation_file else {}
         names = (*self.inputs, *self.targets, *([self.user] if self.user else ()))
         owners: dict[str, Any] = {}
+        kinds: dict[str, bool] = {}
         for part, count in files.items():
             path = own_file(cache / "raw" / self.name, part)
             columns = read_columns(path, names, layout=self.layout, may_lack=may_lack(self.columns))
@@ -289,12 +293,20 @@ class Own(Partitioned):
                 raise UserError(f"{path}: {error}.") from None
             if self.user is not None:
                 owners[part] = numbered_users(path, columns[self.user])
+                kinds[part] = np.asarray(columns[self.user]).dtype.kind in "iu"
             if part == "test" and self.groups is not None:
                 arrays |= numbered_groups(path, self.groups, self.layout)
             raw[path.name] = {"sha256": digest(path, "sha256"), "checked against": "nothing"}
             if self.kind == "image" and name_files(files_of := columns[self.inputs[0]]):
                 sha256 = digest_of_pictures(path.parent, files_of)
                 raw[f"pictures of {path.name}"] = {"sha256": sha256, "checked against": "nothing"}
+        if len(set(kinds.values())) > 1:  # 007 would be 7 in one file alone
+            numbers = [part for part, whole in kinds.items() if whole]
+            raise UserError(
+                f"{self.name}: the column {self.user} has whole numbers alone in the file "
+                f"{numbers[0]}, but not in all files, so users could not be told apart. Write each "
+                "user as a text in all of them, such as u007."
+            )
         if owners:
             arrays["train_users"] = self._owners(owners)
         self.write(cache, arrays, **{"raw files": raw})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 
 Gamma = Annotated[float, Ge(SHORTEST)]
 GAMMA = 0.01
+
+
+def _check(gamma: float | None) -> None:
+    """Refuse a γ at which factors would exceed C/‖v‖, also where Python code makes the rule."""
+    if gamma is not None and not SHORTEST <= gamma < math.inf:
+        raise ValueError(f"gamma must be finite and at least {SHORTEST:g}, got {gamma:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +38,9 @@ class AutomaticClip(ClipRule):
     id: ClassVar[str] = "automatic"
 
     gamma: Gamma | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.gamma)
 
     def factors(self, norms: Tensor, clip_norm: float) -> Tensor:
         return clip_norm / (norms + (self.gamma or GAMMA))
@@ -52,6 +62,9 @@ class PSAC(ClipRule):
     id: ClassVar[str] = "psac"
 
     gamma: Gamma | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.gamma)
 
     def factors(self, norms: Tensor, clip_norm: float) -> Tensor:
         gamma = self.gamma or GAMMA

@@ -248,7 +248,9 @@ class Patches(InProducts):
         if square is not None:
             rows, rows_ = (grad, self._patches(piece)), (grad_, other._patches(piece))
             return scaled_pairs(rows, rows_, square.flatten(1), same=other is self)
-        return add_pairs(self._patch_products(other, piece), gram(grad, grad_), same=other is self)
+        lengths = self.shape[0] + math.prod(self.shape[1:])
+        products = self._patch_products(other, piece), gram(grad, grad_)
+        return add_pairs(*products, lengths, same=other is self)
 
     def _patches(self, piece: Piece) -> Tensor:
         """Return the patches of each group as rows, (n, m·P, c·k·k)."""

@@ -95,7 +95,7 @@ class Lookup(InProducts):
             assert isinstance(other, Outer)
             left_, right_ = other.grouped(piece)
             left = left_.mT.gather(1, ids.unsqueeze(2).expand(-1, -1, left_.shape[1]))
-        return add_pairs(left, gram(right, right_), same=False)
+        return add_pairs(left, gram(right, right_), sum(self.shape), same=False)
 
     def _grouped(self, piece: Piece) -> tuple[Tensor, Tensor]:
         return piece.joined(self.ids), piece.joined(self.right)
@@ -117,7 +117,9 @@ def _squared_norms(ids: Tensor, right: Tensor, square: Tensor | None) -> Squares
     slots = starts.cumsum(dim=1).unsqueeze(2).expand_as(right)
     terms = right.double().square()
     rows = torch.zeros_like(right).scatter_add_(1, slots, right).double().square()
-    if square is not None:  # a slot without a token holds zeros, whatever they are multiplied by
-        terms *= square[ids]
-        rows *= square[torch.zeros_like(ids).scatter_(1, slots[:, :, 0], ids)]
-    return Squares(rows.sum(dim=(1, 2)), slack_of(terms.sum(dim=(1, 2)), right.dtype))
+    if square is None:
+        return Squares(rows.sum(dim=(1, 2)), slack_of(terms.sum(dim=(1, 2)), right.dtype))
+    lost = terms.sum(dim=(1, 2)) * torch.finfo(square.dtype).tiny  # where s² is 0 and s is not
+    terms *= square[ids]  # a slot without a token holds zeros, whatever they are multiplied by
+    rows *= square[torch.zeros_like(ids).scatter_(1, slots[:, :, 0], ids)]
+    return Squares(rows.sum(dim=(1, 2)), slack_of(terms.sum(dim=(1, 2)), right.dtype) + lost)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clipnoise.core.clip_rules import SHORTEST
 from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.clipping import clip_factors, is_finite, with_extra
 from clipnoise.gradients.dropout import Masks
@@ -215,7 +216,8 @@ def _norms(
     if slack is None:
         return squares.sqrt()
     norms: Tensor = (squares + slack).sqrt()
-    for (group,) in (slack > 2 * LOOSE * squares).nonzero().tolist():
+    much = (2 * LOOSE * squares).clamp_(min=(LOOSE * SHORTEST) ** 2)  # a vector without a length
+    for (group,) in (slack > much).nonzero().tolist():
         exact = (gradient.squared_norm_of(group, scale) for gradient, scale in used)
         formed = sum(exact, start=squares.new_zeros(()))
         rounding = slack_of(slack[group], like.dtype)

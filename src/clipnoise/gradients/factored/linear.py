@@ -134,7 +134,9 @@ class Outer(InProducts):
         assert isinstance(other, Outer)
         left_, right_ = (left, right) if other is self else other.grouped(piece)
         if square is None:
-            return add_pairs(gram(left, left_), gram(right, right_), same=other is self)
+            return add_pairs(
+                gram(left, left_), gram(right, right_), sum(self.shape), same=other is self
+            )
         return scaled_pairs((left, right), (left_, right_), square, same=other is self)
 
 
@@ -171,7 +173,13 @@ class SingleOuter(Outer):
         return self._squares().mul_(1 + rounding_of(self._left.dtype))
 
     def _squares(self) -> Tensor:
-        return (self._rows.norms * row_norms(self._right)).double().square_()
+        left, right = self._rows.norms, row_norms(self._right)
+        squares = (left * right).double().square_()
+        # A norm misses entries whose squares are 0, and the other norm may be large.
+        lost = 2 * torch.finfo(left.dtype).tiny
+        left, right, (outputs, inputs) = left.double(), right.double(), self.shape
+        squares.addcmul_(left, left, value=lost * inputs)
+        return squares.addcmul_(right, right, value=lost * outputs)
 
     def products(self, other: Use, piece: Piece, square: Tensor | None) -> Squares:
         if other is not self or square is not None or piece.size > 1:

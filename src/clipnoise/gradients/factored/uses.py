@@ -26,6 +26,7 @@ OVERHEAD = 20  # for one inner product of two rows, beside the product itself
 
 PAIR = 8  # numbers in memory for a pair of rows: inner products of both factors, most in float64
 SLACK = 8  # roundings of the terms of a squared norm that may have made it too low
+USES = 64  # of one parameter, whose inner products may have lost as much
 LONG = 2048  # inner products of longer float32 rows are summed in float64
 # Elements of a piece: 8 MB in float32, which fit in a processor's last cache. In smaller pieces a
 # wide layer has one example at a time, and its threads wait for each other.
@@ -370,7 +371,7 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
     return torch.stack([(a @ b.mT).double() for a, b in parts]).sum(dim=0)
 
 
-def add_pairs(lefts: Tensor, rights: Tensor, *, same: bool) -> Squares:
+def add_pairs(lefts: Tensor, rights: Tensor, lengths: int, *, same: bool) -> Squares:
     """Add up the products of all pairs of rows.
 
     Pairs may cancel, and what rounding changed is then large beside the sum. For a use with itself,
@@ -378,15 +379,17 @@ def add_pairs(lefts: Tensor, rights: Tensor, *, same: bool) -> Squares:
 
     Args:
         lefts, rights: inner products of the left and of the right factors, shape (n, T, T′).
+        lengths: of a left and a right factor together, o + p.
         same: whether both factors are those of one use.
     """
     total = (lefts.double() * rights).sum(dim=(1, 2))
     if not same:
         return Squares(total)
-    alone = total
-    if lefts.shape[1] > 1:
-        alone = (lefts.diagonal(dim1=1, dim2=2).double() * rights.diagonal(dim1=1, dim2=2)).sum(1)
-    return Squares(total, slack_of(alone, lefts.dtype))
+    squares = [part.diagonal(dim1=1, dim2=2).double() for part in (lefts, rights)]
+    alone = total if lefts.shape[1] == 1 else (squares[0] * squares[1]).sum(dim=1)
+    left, right = (part.sum(dim=1) for part in squares)
+    lost = lost_of(left, right, lengths, lefts.shape[1], lefts.dtype)
+    return Squares(total, slack_of(alone, lefts.dtype) + lost)
 
 
 def scaled_pairs(
@@ -413,7 +416,10 @@ def scaled_pairs(
     if not same:
         return Squares(terms.sum(dim=1))
     alone = terms[:, first == second].sum(dim=1)
-    return Squares(2 * terms.sum(dim=1) - alone, slack_of(alone, square.dtype))
+    left, right = (factor.double().square().sum(dim=(1, 2)) for factor in rows)
+    lost = lost_of(left, right, sum(square.shape), len(pairs), square.dtype) * square.max()
+    lost += torch.finfo(square.dtype).tiny * len(pairs) * left * right  # where s² is 0 and s is not
+    return Squares(2 * terms.sum(dim=1) - alone, slack_of(alone, square.dtype) + lost)
 
 
 def scaled_pairs_pay(total: int, *, keeps: bool) -> bool:
@@ -424,6 +430,21 @@ def scaled_pairs_pay(total: int, *, keeps: bool) -> bool:
         keeps: whether instantiated gradients would be kept.
     """
     return total * (total + 1) // 2 + total * keeps < total + ELEMENT
+
+
+def lost_of(left: Tensor, right: Tensor, lengths: int, rows: int, dtype: torch.dtype) -> Tensor:
+    """Return how much of a squared norm may be missing, because products of small numbers are 0.
+
+    An inner product of two rows misses less than the smallest normal number for each product. What
+    it is multiplied by may be large: its part of the sum misses as many times as much.
+
+    Args:
+        left, right: the sums of squares of the T left and right factors, shape (n,), float64.
+        lengths: of a left and a right factor together, o + p.
+        rows: T.
+        dtype: in which the inner products of rows are.
+    """
+    return USES * rows * lengths * torch.finfo(dtype).tiny * (left + right)
 
 
 def slack_of(terms: Tensor, dtype: torch.dtype) -> Tensor:
