@@ -120,6 +120,15 @@ def shorten(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
+# What other libraries and papers call what is meant.
+ELSEWHERE = {
+    "batch_size": "expected_batch_size",
+    "lr": "learning_rate",
+    "max_grad_norm": "clip_norm",
+    "sigma": "noise_multiplier",
+}
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Suggest the valid name closest to a mistyped one: first, its words in another order.
 
@@ -127,6 +136,8 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
         `" Did you mean 'x'?"`, or an empty string when nothing is close.
     """
     names = list(allowed)
+    if ELSEWHERE.get(name) in names:
+        return f" Did you mean {ELSEWHERE[name]!r}?"
     turned = [one for one in names if _words(one) == _words(name)]
     matches = turned or difflib.get_close_matches(name[:80], names, n=1, cutoff=0.5)
     return f" Did you mean {matches[0]!r}?" if matches else ""
@@ -157,9 +168,8 @@ def unknown(
     names = sorted(allowed)
     near = names if proposed is None else sorted(proposed)
     where = "".join([f"{file}: " if file else "", f"{key}: " if key else ""])
-    return UserError(
-        f"{where}unknown {kind} {shorten(name)}.{nearest(name, near)} Allowed: {', '.join(names)}."
-    )
+    allowed_names = f"Allowed: {', '.join(names)}." if names else "There is none."
+    return UserError(f"{where}unknown {kind} {shorten(name)}.{nearest(name, near)} {allowed_names}")
 
 
 NO_MEMORY = (

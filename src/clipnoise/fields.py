@@ -144,7 +144,8 @@ def _explain(problems: Sequence[Any], kind: type[Any], place: str) -> str:
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         names = _sibling_names(kind, problem["loc"])
         name = str(problem["loc"][-1])
-        return f"{place}: unknown key.{nearest(name, names)} Allowed: {', '.join(names)}."
+        allowed = f"Allowed: {', '.join(names)}." if names else "There are no options."
+        return f"{place}: unknown key.{nearest(name, names)} {allowed}"
     if problem["type"] == "union_tag_invalid":
         key, tag = problem["ctx"]["discriminator"].strip("'"), problem["ctx"]["tag"]
         names = problem["ctx"]["expected_tags"].replace("'", "").split(", ")

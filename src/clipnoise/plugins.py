@@ -337,6 +337,8 @@ def _problems(kind: type) -> Iterator[str]:
         plain = not (name.startswith("_") or callable(value) or hasattr(value, "__get__"))
         if plain and name not in annotated and (name in inherited or not known):
             yield f"{name} needs a type, such as {name}: {type(value).__name__} = {value!r}"
+    if is_own(kind.__module__):
+        yield from _unfit(kind, bases)
     asking = [base for base in kind.__mro__ if "needs" in vars(base)]
     for base in asking:
         for name, annotation in inspect.get_annotations(base).items():
@@ -350,6 +352,30 @@ def _problems(kind: type) -> Iterator[str]:
             yield f"its {name} must be a value, such as {value.__name__}()"
         elif name in members and isinstance(value, FunctionType) and _returns_nothing(value, asked):
             yield f"its {name} returns nothing"
+
+
+def _unfit(kind: type, bases: tuple[type, ...]) -> Iterator[str]:
+    """Yield what of a user's class could not be used: types of options, and ways to be called."""
+    try:
+        inspect.get_annotations(kind, eval_str=True)
+    except NameError as error:
+        for name, annotation in inspect.get_annotations(kind).items():
+            if "ClassVar" not in annotation and re.search(rf"\b{error.name}\b", annotation):
+                yield (
+                    f"{name}: its type {error.name!r} is not defined. Import it, and outside of "
+                    "`if TYPE_CHECKING`"
+                )
+    except Exception as error:
+        yield f"the type of an option is none: {reason(error)}"
+    for name, value in vars(kind).items():
+        over = next((vars(base)[name] for base in bases if name in vars(base)), None)
+        if isinstance(value, FunctionType) and isinstance(over, FunctionType) and name[:2] != "__":
+            given = [one.name for one in inspect.signature(over).parameters.values()
+                     if one.kind is one.POSITIONAL_OR_KEYWORD]  # fmt: skip
+            try:
+                inspect.signature(value).bind(*given)
+            except TypeError:
+                yield f"its {name} must take ({', '.join(given)})"
 
 
 def _as_id(kind: type) -> str:
@@ -381,8 +407,16 @@ def lookup(
     """
     known = plugins(package, base)
     if name not in known:
-        raise unknown(kind, name, known, file=file, key=f"{kind}.id")
+        raise or_no_folder(unknown(kind, name, known, file=file, key=f"{kind}.id"))
     return known[name]
+
+
+def or_no_folder(error: UserError) -> UserError:
+    """Return an error about an unknown plug-in, with the user's folder if it is not there."""
+    folder = own_folder()
+    if folder is None or folder.is_dir():
+        return error
+    return UserError(f"{error} The folder of plug-ins, {folder}, is not there.")
 
 
 def require_sealed(kind: type) -> None:

@@ -23,7 +23,7 @@ import psutil
 import pytest
 import yaml
 
-from clipnoise.run.scheduler import LIMITS, count_exceeded, describe_start
+from clipnoise.run.scheduler import LIMITS, count_exceeded, note_job
 from clipnoise.studies.plan import PLANNED_CODE, Plan
 
 ROOT = Path(__file__).parents[2]
@@ -321,19 +321,18 @@ def test_a_cancelled_job_is_tried_again_as_it_was(story: Story) -> None:
 def test_what_slurm_writes_when_it_ends_a_job_at_a_limit_is_recognised(
     story: Story, tmp_path: Path
 ) -> None:
-    log = tmp_path / "run.log"
     words = ("--parsable", f"--output={tmp_path}/%j.log", "--mem=100", "--time=1")
     submitted = {
         limit: cluster.output("sbatch", *words, f"--wrap={sys.executable} -c '{script}'")
         for limit, script in GREEDY.items()
     }
     for limit, job in submitted.items():
-        log.write_text(f"2026-01-05 12:00:00,123 {describe_start({'SLURM_JOB_ID': job})}\n")
+        note_job(tmp_path / job, {"SLURM_JOB_ID": job})
         ended = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT")
         shown = ("squeue", f"--jobs={job}", "--states=all", "--noheader", "--format=%T")
         while cluster.output(*shown) not in ended:
             time.sleep(1)
-        found = {one: count_exceeded(log, tmp_path, one) for one in LIMITS}
+        found = {one: count_exceeded(tmp_path / job, tmp_path, one) for one in LIMITS}
         assert found == {one: int(one == limit) for one in LIMITS}
 
 

@@ -25,7 +25,7 @@ from clipnoise.cli import main
 from clipnoise.core.state import Public, State
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError
-from clipnoise.methods.base import methods
+from clipnoise.methods.base import method_class, methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import own_folder, plugins, use_places
 from clipnoise.run.fingerprint import _fingerprint, _read, fingerprint_of
@@ -141,6 +141,34 @@ def test_a_dataset_lacks_what_its_base_asks_for_and_what_every_dataset_has(folde
     )
     with pytest.raises(UserError, match=f"class C: {lacking}"):
         plugins("clipnoise.data", Dataset)
+
+
+@pytest.mark.parametrize(
+    ("lines", "update", "message"),
+    [
+        (("rate: Rate = 0.9",), None, "rate: its type 'Rate' is not defined. Import it, and outsi"),
+        (
+            (),
+            "def update(self, released, state):\n    return -released[0]\n",
+            r"its update must take \(self, released, state, public\)",
+        ),
+    ],
+)
+def test_what_only_a_run_would_find_is_said_when_a_class_is_read(
+    lines: tuple[str, ...], update: str | None, message: str, folder: Path
+) -> None:
+    text = method("A", *GOOD, *lines, **({} if update is None else {"update": update}))
+    (folder / "mine.py").write_text(f"from __future__ import annotations\n{text}")
+    with pytest.raises(UserError, match=rf"mine\.py: class A: {message}"):
+        methods()
+
+
+def test_a_folder_that_is_not_there_is_named_with_a_method_that_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIPNOISE_PLUGINS", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"unknown method 'mine'.*nowhere, is not there\."):
+        method_class("mine")
 
 
 def test_two_plug_ins_cannot_share_an_id(folder: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from clipnoise.data.random_split import RandomSplit
 from clipnoise.data.signature import Signature
+from clipnoise.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,29 @@ def test_more_examples_than_there_are_rows_are_refused() -> None:
 
 def test_arrays_of_another_length_than_was_said_are_refused(tmp_path: Path) -> None:
     dataset = Squares(**SIZES, missing=1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="expected 50 inputs, got 49"):
+    with pytest.raises(UserError, match="Squares: arrays: expected 50 inputs, got an array of"):
         dataset.prepare(tmp_path)
     assert not (tmp_path / dataset.prepared).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x * np.nan, y), "inputs must be finite; row 0 is not"),
+        (lambda x, y: (x, y + 1), "targets must be whole numbers from 0 to 49"),
+        (lambda x, y: (x, y - 1), "targets must be whole numbers from 0 to 49"),
+        (lambda x, y: (x, y / 2), "targets must be whole numbers from 0 to 49"),
+        (lambda x, y: (x, y.astype(str)), "targets must be numbers, got <U"),
+        (lambda x, y: (np.hstack([x, x]), y), r"inputs have shape \(2,\), but signature \(1,\)"),
+        (lambda x, y: x, "too many values to unpack"),
+        (lambda x, y: (x.tolist()[:-1], y), "expected 50 inputs, got an array of"),
+    ],
+)
+def test_arrays_that_are_not_what_the_class_says_are_refused(
+    change: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = Squares.arrays
+    monkeypatch.setattr(Squares, "arrays", lambda self, cache: change(*arrays(self, cache)))
+    dataset = Squares(**SIZES)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=rf"class Squares: arrays: {message}"):
+        dataset.prepare(tmp_path)

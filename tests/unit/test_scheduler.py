@@ -194,19 +194,16 @@ def test_a_job_asks_for_more_only_of_what_an_earlier_one_lacked(
     write_study(tmp_path, "small", [1])
     planned = plan(tmp_path, str(tmp_path / "small.yaml"))
     (spec,) = planned.study("small").specs.values()
-    log = Path(planned.run_file(spec, "run.log"))
-    log.parent.mkdir(parents=True)
+    folder = Path(planned.run_file(spec, ""))
     jobs = tmp_path / "jobs"
     for job in ("7", "8"):
-        with log.open("a") as file:
-            file.write(
-                f"2026-01-05 12:00:00,123 {scheduler.describe_start({'SLURM_JOB_ID': job})}\n"
-            )
+        scheduler.note_job(folder, {"SLURM_JOB_ID": job})
         (jobs / "group_train").mkdir(parents=True, exist_ok=True)
         (jobs / "group_train" / f"{job}.log").write_text(f"srun: something\n{message}\n")
     (jobs / "group_train" / "9.log").write_text(message)  # a job of another run
 
     executor = SimpleNamespace(logdir=str(jobs))
+    (folder / "run.log").unlink(missing_ok=True)  # as Snakemake does before each attempt
     for limit in scheduler.LIMITS:
         assert planned.factor(spec.hash, limit, 1, executor) == 1
         assert planned.factor(spec.hash, limit, 2, executor) == (3 if limit == lacked else 1)

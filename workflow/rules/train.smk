@@ -1,7 +1,7 @@
 # With `exec`, a signal reaches the run itself. A shell in between would end at once, before the run
 # has saved its state. With `update`, Snakemake keeps existing outputs: a job that holds several runs
-# repeats only those that have no sound result, and the log of an earlier attempt stays. `device`
-# is a resource, because it cannot change a result, and a changed param would train every run again.
+# repeats only those that have no sound result. `device` is a resource, because it cannot change a
+# result, and a changed param would train every run again.
 rule train:
     input:
         unpack(lambda wildcards: plan.inputs(wildcards.hash)),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Count, Natural, Positive
-from clipnoise.run.scheduler import SLOTS, Slots, describe_start
+from clipnoise.run.results import run_folder
+from clipnoise.run.scheduler import SLOTS, Slots, describe_start, note_job
 
 if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
@@ -72,7 +73,9 @@ def train(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     logging.getLogger(__name__).info(describe_start())
     options.limit_threads(given.threads)
-    run = with_choice(read_given(spec), choice)
+    planned = read_given(spec)
+    note_job(run_folder(given.results, planned))
+    run = with_choice(planned, choice)
     from clipnoise.privacy.calibration import find_calibration
     from clipnoise.run.checkpoint import InterruptedRunError
     from clipnoise.run.job import run_job

@@ -8,7 +8,9 @@ from typing import ClassVar
 
 from clipnoise.data.base import Examples, FourSizes, Splits, cut_rows
 from clipnoise.data.rows import StoredRows
+from clipnoise.errors import UserError, reason
 from clipnoise.lazy import np, torch
+from clipnoise.plugins import place_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,10 @@ class RandomSplit(FourSizes):
 
     def __post_init__(self) -> None:
         if sum(self.sizes().values()) > self.rows:
-            raise ValueError(f"the sizes of all parts together must be at most {self.rows}")
+            raise ValueError(
+                f"the sizes of all parts together must be at most {self.rows}, the rows that there "
+                "are"
+            )
 
     def arrays(self, cache: Path) -> tuple[np.ndarray, np.ndarray]:
         """Return the inputs and targets of all examples, shape (rows, …); asked for once.
@@ -43,16 +48,36 @@ class RandomSplit(FourSizes):
         """Write both arrays, floats as float32.
 
         Raises:
-            UserError: a raw file is missing or damaged.
-            ValueError: an array has another number of rows than the class says.
+            UserError: a raw file is missing or damaged, or the arrays are not what the class says.
         """
-        inputs, targets = self.arrays(cache)
-        for name, array in (("inputs", inputs), ("targets", targets)):
-            if len(array) != self.rows:
-                raise ValueError(f"arrays: expected {self.rows} {name}, got {len(array)}")
+        try:
+            inputs, targets = map(np.asarray, self.arrays(cache))
+            self._require_declared(inputs, targets)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{place_of(type(self))}: arrays: {reason(error)}") from error
         if np.issubdtype(inputs.dtype, np.floating):
             inputs = inputs.astype("float32")
         self.write(cache, {"inputs": inputs, "targets": targets})
+
+    def _require_declared(self, inputs: np.ndarray, targets: np.ndarray) -> None:
+        """Raise ValueError where arrays are not what `rows` and `signature` say of them."""
+        said = self.signature
+        for name, array in (("inputs", inputs), ("targets", targets)):
+            if array.dtype.kind not in "biuf":
+                raise ValueError(f"{name} must be numbers, got {array.dtype}")
+            if array.shape[:1] != (self.rows,):
+                raise ValueError(f"expected {self.rows} {name}, got an array of {array.shape}")
+            if not np.isfinite(array).all():
+                row = int(np.argwhere(~np.isfinite(array))[0][0])
+                raise ValueError(f"{name} must be finite; row {row} is not")
+        if inputs.shape[1:] != said.shape:
+            raise ValueError(f"inputs have shape {inputs.shape[1:]}, but signature {said.shape}")
+        if said.task_name == "classification":
+            whole = targets.dtype.kind in "iu" and targets.ndim == 1
+            if not whole or targets.min() < 0 or targets.max() >= said.outputs:
+                raise ValueError(f"targets must be whole numbers from 0 to {said.outputs - 1}")
 
     def load(self, cache: Path) -> Splits:
         arrays, provenance = self.read(cache)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from clipnoise.errors import UserError, unknown
+from clipnoise.errors import UserError, nearest
 from clipnoise.fields import STRICT
 from clipnoise.lazy import np
 
@@ -185,7 +185,8 @@ def _known(
 ) -> tuple[str, ...]:
     for name in names or ():
         if name not in there:
-            raise unknown(kind, name, there, file=str(path))
+            has = f"{nearest(name, there)} It has: {', '.join(there)}."
+            raise UserError(f"{path}: has no {kind} {name!r}.{has}")
     return tuple(there) if names is None else names
 
 

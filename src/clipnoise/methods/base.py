@@ -31,7 +31,7 @@ from clipnoise.data.side_information import FREQUENCY, SideInformation
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Count, Decay, Fraction, NonNegative, Positive, Probability, unhashed_at
 from clipnoise.lazy import Tensor
-from clipnoise.plugins import plugins
+from clipnoise.plugins import or_no_folder, plugins
 from clipnoise.privacy.queries import (
     CleanClippedMean,
     ClippedLossMean,
@@ -182,7 +182,7 @@ def method_class(name: str, *, file: str | None = None, key: str = "method.id") 
     known = methods()
     if name not in known:
         near = [one for one, kind in known.items() if _protects(kind) or _is_slip(name, one)]
-        raise unknown("method", name, known, file=file, key=key, proposed=near)
+        raise or_no_folder(unknown("method", name, known, file=file, key=key, proposed=near))
     return known[name]
 
 

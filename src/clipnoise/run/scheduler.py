@@ -25,8 +25,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 SLOTS = 64  # of a GPU: a run takes all, or its share of them
 Slots = Annotated[int, Ge(1), Le(SLOTS)]
 ATTEMPTS = 5  # to put a job back, in ten seconds: a preempted one has little time
-STARTED = "started"  # begins the first line of each attempt in the log of a run
-JOB = re.compile(rf" {STARTED} in Slurm job (\d+)$", re.MULTILINE)
+STARTED = "started"  # begins the first line of an attempt in the log of a run
+JOBS = "slurm_jobs.txt"  # beside that log, which Snakemake deletes before each attempt
 Limit = Literal["memory", "time"]
 LIMITS: dict[
     Limit, re.Pattern[str]
@@ -109,19 +109,25 @@ def describe_start(environment: Mapping[str, str] = os.environ) -> str:
     return f"{STARTED} in Slurm job {job}" if job else STARTED
 
 
-def count_exceeded(log: Path, jobs: Path, limit: Limit) -> int:
+def note_job(folder: Path, environment: Mapping[str, str] = os.environ) -> None:
+    """Note in the folder of a run which Slurm job trains it, after those that tried before."""
+    job = environment.get("SLURM_JOB_ID")
+    if job is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / JOBS).open("a", encoding="utf-8") as file:
+            file.write(f"{job}\n")
+
+
+def count_exceeded(folder: Path, jobs: Path, limit: Limit) -> int:
     """Return how many jobs Slurm has ended because a run needed more than they had asked for.
 
     Args:
-        log: of the run; it names the jobs.
+        folder: of the run, which names the jobs.
         jobs: the folder of the logs of jobs that failed.
         limit: what the jobs lacked.
     """
-    names = (
-        set(JOB.findall(log.read_text(encoding="utf-8", errors="replace")))
-        if log.is_file()
-        else set()
-    )
+    noted = folder / JOBS
+    names = set(noted.read_text(encoding="utf-8").split()) if noted.is_file() else set()
     logs = [path for path in jobs.rglob("*.log") if path.stem in names] if names else []
     return sum(
         bool(LIMITS[limit].search(path.read_text(encoding="utf-8", errors="replace")))

@@ -361,7 +361,9 @@ def _present(tuning: Any) -> Any:
 
 def _placed(line: str, places: Mapping[str, str]) -> str:
     """Return a message with the key of its section as a file has it."""
-    section = re.match("[a-z]*", line)[0]  # type: ignore[index]
+    section: str = re.match("[a-z_]*", line)[0]  # type: ignore[index]
+    if section in Privacy.__dataclass_fields__:
+        return f"{places.get('privacy', 'privacy')}.{line}"
     return places.get(section, section) + line[len(section) :]
 
 

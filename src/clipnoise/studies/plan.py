@@ -260,8 +260,8 @@ class Plan:
         jobs = getattr(executor, "logdir", None)
         if attempt == 1 or jobs is None:
             return 1
-        log = Path(self.run_file(self.run(run_hash), "run.log"))
-        return 1 + count_exceeded(log, Path(jobs), limit)
+        folder = Path(self.run_file(self.run(run_hash), ""))
+        return 1 + count_exceeded(folder, Path(jobs), limit)
 
     def spec_json(self, run_hash: str) -> str:
         """Return a run's spec as one line of JSON, for the command line of its job."""
