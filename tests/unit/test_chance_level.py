@@ -40,7 +40,7 @@ def test_a_method_at_the_majority_class_is_never_called_best(tmp_path: Path) -> 
     table = build_table(runs, "comparison")
     assert not any(table.leads(row, place) for row, place, _ in table.cells())
     section = verdict_data(runs, "")
-    assert "none: the best learned nothing" in section.table.rows[0]
+    assert "none: the best is not shown to have learned" in section.table.rows[0]
     assert section.summary == "1 setting cannot be judged."
 
 
@@ -49,7 +49,7 @@ def test_a_method_that_learns_is_best_and_the_other_is_said_to_have_learned_noth
 ) -> None:
     table = build_table(frame(tmp_path, {"dp-sgd": STUCK, "dp-adam": LEARNED}), "comparison")
     assert [row.label for row, place, _ in table.cells() if table.leads(row, place)] == ["dp-adam"]
-    (note,) = [one for one in table.notes if one.startswith("Learned nothing")]
+    (note,) = [one for one in table.notes if one.startswith("Not shown to have learned")]
     assert "dp-sgd" in note
     assert "dp-adam" not in note
     (constant,) = table.block.grids[0].references

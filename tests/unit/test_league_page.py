@@ -108,7 +108,7 @@ def test_the_page_says_who_can_be_the_best(tmp_path: Path) -> None:
     assert "left as the best in 1: disk on adult at ε = 3." in page
     assert f"by simultaneous intervals: disk on adult at ε = 3, {first[2]} " in page
     assert f"Shown to be worse: dp-lion on adult at ε = 3, {last[2]} " in page
-    assert "With 1 data set there is no interval over tasks: ε = 3." in page
+    assert "With fewer than 3 data sets there is no interval over tasks: ε = 3." in page
     assert "Missing: compas and digits." in page
 
 
@@ -136,6 +136,20 @@ def test_a_collapsed_run_is_counted_and_compared(tmp_path: Path) -> None:
     assert counts == {"dp-sgd": "2 of 24", "disk": "0 of 24"}
     accuracy = findings.settings["adult", 3.0].accuracy[0]
     assert (accuracy[0, 0], accuracy[0, 1]) == (0, 0.5)
+
+
+def test_a_task_on_which_most_runs_collapsed_is_named_and_counts_for_no_method(
+    tmp_path: Path,
+) -> None:
+    level = {"dp-sgd": 0.5, "disk": 0.5}
+    findings = found(tmp_path, adult=confirmed(BETTER), compas=confirmed(level, seed=1))
+    page = league_page(findings, PLANNED)
+    collapsed = findings.hard["compas"]
+    assert 24 < collapsed <= 48
+    said = f"{collapsed} of them on compas, where more than half of all runs did."
+    assert said in page
+    counts = {cells[0]: cells[5] for cells in cells_below(page, "Each method, in all settings")}
+    assert counts == {"dp-sgd": "0 of 24", "disk": "0 of 24", "dp-lion": "0 of 24"}
 
 
 def test_too_few_searches_are_said_to_exclude_nothing(tmp_path: Path) -> None:
@@ -399,12 +413,13 @@ def test_a_figure_says_in_words_what_it_shows_and_so_does_its_link(tmp_path: Pat
     assert re.fullmatch(said, alt)
 
 
-def test_figures_and_tables_over_tasks_need_two(six: LeagueFindings) -> None:
-    for tasks, names in ((1, ["task0.svg"]), (2, ["over-tasks.svg", "task0.svg", "task1.svg"])):
+def test_figures_and_tables_over_tasks_need_three(six: LeagueFindings) -> None:
+    for tasks in (1, 2, 3):
+        names = [*(["over-tasks.svg"] * (tasks > 2)), *(f"task{n}.svg" for n in range(tasks))]
         some = LeagueFindings(dict([*six.tasks.items()][:tasks]))
         assert [one.block.image for one in figures(some)] == names
         page = league_page(some, dict.fromkeys(some.tasks, ""))
-        assert ("### Over tasks, ε = 3" in page) == (tasks > 1)
+        assert ("### Over tasks, ε = 3" in page) == (tasks > 2)
 
 
 def test_six_confirmed_tasks_are_enough_for_an_answer(six: LeagueFindings) -> None:
@@ -412,10 +427,11 @@ def test_six_confirmed_tasks_are_enough_for_an_answer(six: LeagueFindings) -> No
     five = LeagueFindings(dict([*six.tasks.items()][:5]))
     assert answer(five, planned) == UNDER_WAY
     said = answer(six, planned)
-    assert said.count(". ") == 1  # two sentences
+    assert said.count(". ") == 2  # three sentences
     assert said.startswith(
-        "On 6 tasks, with 3 methods confirmed on each, DP-SGD is shown not to be the"
+        "On 6 tasks, with 3 methods confirmed on each, tests show DP-SGD not to be the best "
     )
+    assert "Intervals, which assume more, show DP-SGD to be beaten in 6." in said
     assert "in 6 of 6 settings (a task at one ε), and in 6 a single method is left as the" in said
     (gain,) = (six.together(one) for one in six.over_tasks if one.method == "disk")
     ends = [f"{100 * one:.1f}" for one in (gain.mean, gain.low, gain.high)]
@@ -516,7 +532,7 @@ def test_the_answer_says_how_many_methods_a_screen_tried(six: LeagueFindings) ->
     screened = LeagueFindings({task: pd.DataFrame(rows) for task, rows in files.items()})
     planned = dict.fromkeys(six.tasks, "")
     assert answer(screened, planned).startswith(
-        "On 6 tasks, with 4 methods and variants screened and 3 confirmed on each, DP-SGD is shown"
+        "On 6 tasks, with 4 methods and variants screened and 3 confirmed on each, tests show DP"
     )
     chosen = "A method that passed only some screens", "the settings of tasks whose screen it"
     for found, said in ((screened, True), (six, False)):
@@ -545,13 +561,13 @@ def test_tasks_of_one_data_set_are_one_task_with_their_mean(tmp_path: Path) -> N
     gains = findings.gains[findings.gains["method"] == "disk"].set_index("task")["gain"]
     one = next(one for one in findings.over_tasks if one.method == "disk")
     assert one.gain.gains.tolist() == [gains[["task0", "task1"]].mean(), gains["task2"]]
-    page = league_page(findings, dict.fromkeys(tasks, ""))
-    assert "Of one data set, and so one task: task0 and task1." in page
+    assert "### Over tasks" not in league_page(findings, dict.fromkeys(tasks, ""))
     five = {f"other{n}": confirmed(BETTER, seed=n) for n in range(3, 6)}
     assert not found(tmp_path, **tasks, **five).p_values  # of five data sets
     six = found(tmp_path, **tasks, **five, last=confirmed(BETTER, seed=6))
     assert six.p_values[3.0]["dp-sgd"] == 2 / 64
     page = league_page(six, dict.fromkeys(six.tasks, ""))
+    assert "Of one data set, and so one task: task0 and task1." in page
     assert cells_below(page, "Over tasks, ε = 3")[-1][::6] == ["dp-sgd", "0.0312"]
 
 

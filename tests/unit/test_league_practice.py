@@ -93,7 +93,7 @@ def test_where_each_kind_and_size_has_a_task_none_is_named(tmp_path: Path) -> No
     assert "no confirmed task is published" not in page
 
 
-NO_SINGLE = "no single method: each is excluded in at least one setting"
+NO_SINGLE = "no single method: each that all settings confirmed is excluded in one or more"
 
 
 def test_over_two_tasks_a_method_must_be_confirmed_and_left_in_both(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_what_only_can_be_the_best_is_held_against_a_range_that_ended_for_dp_sgd
     vars(found)["at_an_end"] = pd.DataFrame(ends, columns=[*names, "end"])
     row = PracticeRow(found, 3.0, ("adult", "letter"))
     assert row.start == (
-        "disk, which can be the best in all settings; "
+        "disk (+0.00), which can be the best in all settings; "
         "in 1 of 2 settings a wider range of learning rates might help DP-SGD"
     )
 
@@ -243,4 +243,8 @@ def test_where_only_some_tasks_confirm_what_beats_dp_sgd_one_starts_with_dp_sgd(
     best["can_be_best"] = best["method"] != "dp-sgd"
     vars(found).update(best=best.assign(epsilon=3.0))
     row = PracticeRow(found, 3.0, ("adult", "fair"))
-    assert row.start == "dp-adam, which can be the best in all settings"
+    assert row.start == "dp-adam (+10.00), which can be the best in all settings"
+    best.loc[best["method"] == "dp-adam", "mean"] = 0.6
+    vars(found).update(best=best.assign(epsilon=3.0))
+    row = PracticeRow(found, 3.0, ("adult", "fair"))
+    assert row.start == "no method: dp-adam can be the best, but has a lower mean than DP-SGD"

@@ -106,7 +106,8 @@ def shown(sample: Sample) -> str:
     if not sample.n:
         return DASH
     mean = SHARE.show(sample.mean)
-    return mean if sample.n == 1 else f"{mean} ± {SHARE.show(sample.deviation)}"
+    text = mean if sample.n == 1 else f"{mean} ± {SHARE.show(sample.deviation)}"
+    return f"{text} ({sample.runs})" if sample.runs else text
 
 
 def ratio(part: Numbers, whole: Numbers) -> Numbers:

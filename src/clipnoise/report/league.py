@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 PLACE = ("task", "epsilon")
+LEAST_TASKS = 3  # data sets; of fewer, intervals over tasks can be wider than all accuracies
 RATE = "learning_rate"
 Spaces = Mapping[str, Tune]
 AGAIN = (
@@ -352,6 +353,20 @@ class LeagueFindings:
         return where(self.best, method=self.track.baseline, can_be_best=False)
 
     @property
+    def beaten(self) -> list[tuple[str, float]]:
+        """The settings in which a simultaneous interval shows a gain over the baseline."""
+        above = self.gains[self.gains["all_low"] > 0].drop_duplicates([*PLACE])
+        places = set(zip(above["task"], above["epsilon"], strict=True))
+        return [place for place in self.settings if place in places]
+
+    @cached_property
+    def hard(self) -> dict[str, int]:
+        """The tasks on which more than half of all runs collapsed, and how many did."""
+        each = self.best.groupby("task", sort=False)[["runs", "collapsed"]].sum()
+        most = each[2 * each["collapsed"] > each["runs"]]
+        return {str(task): int(number) for task, number in most["collapsed"].items()}
+
+    @property
     def alone(self) -> pd.DataFrame:
         """The methods that are left as the best of a setting by themselves: rows of `best`."""
         able = where(self.best, can_be_best=True)
@@ -370,8 +385,8 @@ class LeagueFindings:
 
     @property
     def estimated(self) -> list[MethodOverTasks]:
-        """Those of two tasks or more, whose gains have an interval."""
-        return [one for one in self.over_tasks if one.gain.tasks > 1]
+        """Those of enough data sets for an interval of their gains that says something."""
+        return [one for one in self.over_tasks if one.gain.tasks >= LEAST_TASKS]
 
     def together(self, one: MethodOverTasks) -> Interval:
         """Return the interval of a gain over tasks that is simultaneous with all others."""

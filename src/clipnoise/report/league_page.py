@@ -19,7 +19,7 @@ from clipnoise.report.formats import ACCURACY, DASH, count, decimal, listing
 from clipnoise.report.inference.confirmed import Confirmed
 from clipnoise.report.inference.over_tasks import LEAST_GAP, SURE
 from clipnoise.report.inference.sign_flips import units_needed
-from clipnoise.report.league import LeagueFindings, MethodOverTasks
+from clipnoise.report.league import LEAST_TASKS, LeagueFindings, MethodOverTasks
 from clipnoise.report.league_papers import claims_block
 from clipnoise.report.pdf import typeset
 from clipnoise.report.records import split, where
@@ -42,7 +42,8 @@ CONFIRMED = (
     "Better and worse than: from how many methods it is told apart, on these test examples, at one "
     "level over all pairs and settings.",
     "Collapsed: diverged, or not above the best constant prediction by more than 1.96 standard "
-    "errors of the test set, which are many points where it is small.",
+    "errors of the test set. Where it is small these are many points, and a run that learned "
+    "something counts, too.",
     "Time: processor time in steps over that of {base}, the median of runs.",
     "p: the larger p-value of two tests of whether the method can be the best, times the number "
     "of settings. The test for all examples like those of the test set is nominal.",
@@ -63,7 +64,9 @@ OVER_GAIN = (
 )
 OVER_CLOSED = (
     "Closed: how much of what privacy costs {base} the method wins back, in % on average over "
-    "tasks, with a 95% bootstrap interval that includes the uncertainty of the gap. The ceiling of "
+    "tasks, with a 95% bootstrap interval that includes the uncertainty of the gap. It is of these "
+    "tasks alone, each of which counts, also where two are of one data set; and those with a gap "
+    "are chosen by results on them, which favours the method where a gap is small. The ceiling of "
     "a task is the method without privacy that is best on validation examples. Each of these "
     "intervals holds by itself."
 )
@@ -93,9 +96,10 @@ def answer(found: LeagueFindings, planned: Mapping[str, str]) -> str:
         return UNDER_WAY if len(tasks) < len(planned) else TOO_FEW
     base = found.track.called
     said = [
-        f"On {len(tasks)} tasks, with {_compared(found)} on each, {base} is shown not to be the "
+        f"On {len(tasks)} tasks, with {_compared(found)} on each, tests show {base} not to be the "
         f"best in {len(found.without_baseline) or 'none'} of {len(found.settings)} settings (a "
-        f"task at one ε), and in {len(found.alone) or 'none'} a single method is left as the best.",
+        f"task at one ε), and in {len(found.alone) or 'none'} a single method is left as the best. "
+        f"Intervals, which assume more, show {base} to be beaten in {len(found.beaten) or 'none'}.",
         _on_average(found),
     ]
     if len(found.limited):
@@ -325,7 +329,7 @@ def _place(row: pd.Series) -> str:
 
 def _shown(found: LeagueFindings) -> Iterator[str]:
     """Yield in sentences what tests and intervals show."""
-    best, settings = found.best, len(found.settings)
+    settings = len(found.settings)
     yield (
         f"There {_is(settings)} {count(settings, 'setting')}, a task at one ε each. Tests and "
         "simultaneous intervals are corrected for all of them, at a joint level of 5%: the more "
@@ -339,7 +343,16 @@ def _shown(found: LeagueFindings) -> Iterator[str]:
     yield _gains("Shown to be worse", below)
     yield from _limited(found)
     yield from _lost_at_an_end(found, below)
-    yield f"Of {best['runs'].sum():,} confirmed runs {best['collapsed'].sum() or 'none'} collapsed."
+    yield _collapsed(found)
+
+
+def _collapsed(found: LeagueFindings) -> str:
+    """Return in a sentence how many runs collapsed, and on which tasks most of all did."""
+    runs, collapsed = (int(found.best[name].sum()) for name in ("runs", "collapsed"))
+    said = f"Of {runs:,} confirmed runs {collapsed or 'none'} collapsed"
+    for task, number in found.hard.items():
+        said += f", {number} of them on {task}, where more than half of all runs did"
+    return f"{said}."
 
 
 def _limited(found: LeagueFindings) -> Iterator[str]:
@@ -394,6 +407,12 @@ def _excluded(found: LeagueFindings) -> Iterator[str]:
         f"Some method is shown not to be the best in {some} of them, and {found.track.called} in "
         f"{len(without) or 'none'}" + (f": {_places(_of(without))}." if len(without) else ".")
     )
+    more = [place for place in found.beaten if place not in set(_of(without))]
+    if more:
+        yield (
+            f"Intervals show {found.track.called} to be beaten in {len(found.beaten)} settings, "
+            f"also on {_places(more)}: the tests assume less than the intervals do."
+        )
     names = [f"{row['method']} on {_place(row)}" for _, row in found.alone.iterrows()]
     yield f"A single method is left as the best in {len(names) or 'none'}" + (
         f": {listing(names)}." if names else "."
@@ -441,14 +460,16 @@ def _methods(found: LeagueFindings) -> ListBlock:
         better, worse = (gains["all_low"] > 0).sum(), (gains["all_high"] < 0).sum()
         taken = [one[method] for one in times.values() if method in one]
         cells = [str(int(one)) for one in (len(here), here["can_be_best"].sum(), better, worse)]
-        collapsed = f"{here['collapsed'].sum()} of {here['runs'].sum()}"
+        told = here[~here["task"].isin(found.hard)]
+        collapsed = f"{told['collapsed'].sum()} of {told['runs'].sum()}"
         ended = str(len(where(found.at_an_end, method=method)))
         row = [method, *cells, collapsed, ended, decimal(float(pd.Series(taken).median()), 2)]
         rows.append((-here["can_be_best"].mean(), row))
     return ListBlock(
         title="Each method, in all settings",
         caption="In how many settings it is confirmed, can be the best, and is shown to be better "
-        f"or worse than {base} by simultaneous intervals; its collapsed runs; in how many "
+        f"or worse than {base} by simultaneous intervals; its collapsed runs"
+        f"{f', without those on {listing([*found.hard])}' if found.hard else ''}; in how many "
         "settings half of its searches or more chose a learning rate in the same outer fifth of "
         f"its range, beyond which it may do better; and its processor time over that of {base}, "
         f"the median of settings.{PASSED_SOME if found.screened else ''}",
@@ -492,9 +513,12 @@ def _untold(found: LeagueFindings) -> Iterator[str]:
         )
     budgets = sorted({epsilon for _, epsilon in settings})
     have = {f"{epsilon:g}": len({*found.units(epsilon)}) for epsilon in budgets}
-    alone = [text for text, sets in have.items() if sets == 1]
+    alone = [text for text, sets in have.items() if sets < LEAST_TASKS]
     if alone:
-        yield f"With 1 data set there is no interval over tasks: ε = {listing(alone)}."
+        yield (
+            f"With fewer than {LEAST_TASKS} data sets there is no interval over tasks: ε = "
+            f"{listing(alone)}."
+        )
     few_sets = [text for text, sets in have.items() if sets < TASKS_NEEDED]
     if few_sets:
         yield (

@@ -35,7 +35,9 @@ HEAD = (
 READING = (
     "A setting is a task at one ε. Methods that can be the best are those that no test excludes in "
     "any setting of a row, the highest mean first; only methods that were confirmed in all of them "
-    "are named. That they can be the best does not show that they are as good as the best. Better "
+    "are named, and with what to start only those whose mean is not below that of DP-SGD, with the "
+    "mean gain over it in brackets, in points. That they can be the best does not show that they "
+    "are as good as the best. Better "
     "and worse than DP-SGD: by 95% intervals that are simultaneous over all published settings of "
     "features, or of the three other kinds. They contain seeds, search and test set, and are "
     "nominal. The tests assume less, so an interval can show that a method beats DP-SGD where no "
@@ -136,10 +138,24 @@ class PracticeRow:
             beaten = f"intervals show it to be beaten by {listing([*named.values()])}"
             return f"{DP_SGD}, which no test excludes; {beaten}" if named else NOTHING_BEATS
         if not self.can:
-            return "no single method: each is excluded in at least one setting"
-        one = "one of " if len(self.can) > 1 else ""
-        can = f"{one}{listing(self.can)}, which can be the best in all settings"
-        return can + self.reservation
+            return "no single method: each that all settings confirmed is excluded in one or more"
+        ahead = [name for name in self.can if not self.over_baseline(name) < 0]
+        if not ahead:
+            behind = "has a lower mean" if len(self.can) == 1 else "have lower means"
+            return f"no method: {listing(self.can)} can be the best, but {behind} than DP-SGD"
+        one = "one of " if len(ahead) > 1 else ""
+        with_gains = listing([self.with_gain(name) for name in ahead])
+        return f"{one}{with_gains}, which can be the best in all settings" + self.reservation
+
+    def over_baseline(self, method: str) -> float:
+        """Return the gain of a confirmed method over DP-SGD, the mean of all settings; or nan."""
+        means = self.confirmed["mean"]
+        return float(means[method] - means.get(self.found.track.baseline, np.nan))
+
+    def with_gain(self, method: str) -> str:
+        """Return its name with that gain in points, where DP-SGD was confirmed, too."""
+        gain = self.over_baseline(method)
+        return method if np.isnan(gain) else f"{method} ({gain * 100:+.2f})"
 
     @property
     def reservation(self) -> str:
@@ -366,11 +382,20 @@ def _excluded_least(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
         if methods := _in_all(found):
             able = list(where(found.best, can_be_best=True)["method"])
             most = max(map(able.count, methods))
-            named = listing([method for method in methods if able.count(method) == most])
+            first = [method for method in methods if able.count(method) == most]
+            means = found.best.groupby("method")["mean"].mean()[methods]
+            gains = 100 * (means - means[found.track.baseline])
+            top = str(gains.idxmax())
+            on_average = [
+                f"{gains[name]:.2f} points for {name}" for name in dict.fromkeys([*first, top])
+            ]
             yield (
-                f"On {_data(found)}, {named} can be the best in {most} of {len(found.settings)} "
-                f"settings, the most of the {len(methods)} methods that all of them confirm; "
-                f"{found.track.called} can be the best in {able.count(found.track.baseline)}."
+                f"On {_data(found)}, {listing(first)} can be the best in {most} of "
+                f"{len(found.settings)} settings, the most of the {len(methods)} methods that all "
+                f"of them confirm; {found.track.called} can be the best in "
+                f"{able.count(found.track.baseline)}. A method that varies much is hard to "
+                f"exclude, so look at gains, too: over {found.track.called}, on average over all "
+                f"settings, {listing(on_average)}, the highest."
             )
 
 

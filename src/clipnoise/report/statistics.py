@@ -22,7 +22,9 @@ SEEDS_NEEDED = units_needed(ALPHA)
 ROUNDING = 1e-12  # of a difference of two metrics
 
 K = TypeVar("K", bound=Hashable)
-Withheld = Literal["", "unfinished", "alone", "failed", "others failed", "few seeds", "chance"]
+Withheld = Literal[
+    "", "unfinished", "alone", "failed", "others failed", "seeds", "few seeds", "chance"
+]
 
 # ---- Over the seeds of one configuration
 
@@ -229,7 +231,7 @@ def judge(samples: Mapping[K, Sample], *, higher_is_better: bool) -> Verdict[K]:
 
     The mean over the runs that survived flatters a method that diverges, so only methods whose
     planned runs all completed can lead, and one of them alone is compared with nothing. A column
-    with missing or damaged runs has no leaders.
+    with missing or damaged runs, or with methods on different seeds, has no leaders.
     `samples` are those of the competitors of one column.
     """
     if any(sample.missing or sample.corrupt for sample in samples.values()):
@@ -241,7 +243,10 @@ def judge(samples: Mapping[K, Sample], *, higher_is_better: bool) -> Verdict[K]:
         return Verdict(withheld="failed")
     if len(able) < 2:
         return Verdict(withheld="others failed")
-    shared = sorted(set.intersection(*(set(sample.values) for sample in able.values())))
+    seeds, *others = (set(sample.values) for sample in able.values())
+    if any(other != seeds for other in others):
+        return Verdict(withheld="seeds")  # the highest mean could be one of easier seeds
+    shared = sorted(seeds)
     if len(shared) < SEEDS_NEEDED:
         return Verdict(withheld="few seeds")
     sign = 1.0 if higher_is_better else -1.0
@@ -277,7 +282,7 @@ def bootstrap(
     """Return a percentile interval of a statistic over the runs of several tasks together.
 
     Seeds are resampled with replacement within each task (a stratified bootstrap); the tasks
-    themselves are fixed.
+    themselves are fixed. With few seeds the interval is too short.
 
     Args:
         tasks: scores over seeds, one array per task.
@@ -286,7 +291,8 @@ def bootstrap(
         seed: of the resampling: the same scores give the same interval.
 
     Returns:
-        Lower and upper end at 95%, each of the statistic's shape.
+        Lower and upper end at a nominal 95%, each of the statistic's shape; nan where a task has
+        one seed alone, which says nothing of their spread.
 
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
     Precipice", section 4.
@@ -297,6 +303,8 @@ def bootstrap(
     tail = (1 - LEVEL) / 2
     # The nearest rank, because nothing can be interpolated between −∞ and a number.
     low, high = np.quantile(values, [tail, 1 - tail], axis=0, method="nearest")
+    if min(map(len, tasks)) < 2:
+        return np.full_like(low, np.nan), np.full_like(high, np.nan)
     return low, high
 
 

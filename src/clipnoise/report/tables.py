@@ -111,6 +111,11 @@ class Cell:
         return f"{mean} ± {self.metric.show(self.sample.deviation)}"
 
     @property
+    def counted(self) -> str:
+        """The text, with n/N where not every planned run completed."""
+        return f"{self.text} ({self.sample.runs})" if self.sample.runs else self.text
+
+    @property
     def learned_nothing(self) -> bool:
         """Whether its mean is no better than that of the best constant prediction."""
         if not self.sample.complete:
@@ -219,7 +224,10 @@ class Table:
             if cell.learned_nothing
         ]
         if idle:
-            yield f"Learned nothing, as their means do not exceed it: {listing(idle)}."
+            yield (
+                "Not shown to have learned anything, as their means do not exceed it by more than "
+                f"chance (of accuracies 1.96 standard errors of the test set): {listing(idle)}."
+            )
         for row in self.references:
             for dataset, model, text in row.cells:
                 level = row.cells[dataset, model, text].sample.mean
@@ -495,7 +503,8 @@ def _bold_note(table: Table) -> str:
         "which method is best.",
         "failed": "Columns in which no method completed all its runs have no bold.",
         "others failed": "Columns in which one method alone completed all its runs have no bold.",
-        "chance": "Columns in which the best method learned nothing have no bold.",
+        "seeds": "Columns whose methods have different seeds have no bold.",
+        "chance": "Columns in which the best method is not shown to have learned have no bold.",
     }
     reasons = {verdict.withheld for verdict in table.verdicts.values()}
     return " ".join(text for reason, text in explanations.items() if reason in reasons)

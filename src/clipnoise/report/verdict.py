@@ -44,7 +44,8 @@ WITHHELD = {
     "others failed": "none: every other method has diverged runs",
     "few seeds": f"none: cannot be told with fewer than {SEEDS_NEEDED} seeds",
     "alone": "none: nothing comparable beside it",
-    "chance": "none: the best learned nothing",
+    "chance": "none: the best is not shown to have learned",
+    "seeds": "none: methods have different seeds",
 }
 NAMED = 3  # methods that a verdict names one by one
 FEW = 8  # methods that the note on audits names one by one

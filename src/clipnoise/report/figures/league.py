@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from clipnoise.report.blocks import FigureBlock
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style, style
-from clipnoise.report.formats import ACCURACY
+from clipnoise.report.formats import ACCURACY, count
 from clipnoise.report.records import where
 from clipnoise.report.statistics import Interval
 
@@ -47,11 +48,13 @@ class LeagueFigure:
         block: its words and the name of its file.
         axis: what is drawn, with its unit.
         budgets: the rows of each subplot, by ε.
+        tasks: of how many tasks, or data sets, a subplot is; empty where it is of one.
     """
 
     block: FigureBlock
     axis: str
     budgets: Mapping[float, Sequence[GainRow]]
+    tasks: Mapping[float, int] = field(default_factory=dict)
 
     def draw(self, known: Mapping[str, Style]) -> Figure:
         """Draw it.
@@ -59,7 +62,8 @@ class LeagueFigure:
         Args:
             known: the look of each method, from `looks`.
         """
-        return _draw(self.budgets, known, self.axis)
+        titles = {e: f" ({count(n, 'task')})" for e, n in self.tasks.items()}
+        return _draw(self.budgets, known, self.axis, titles)
 
 
 def gains_figure(found: LeagueFindings, task: str) -> LeagueFigure:
@@ -81,13 +85,15 @@ def figures_over_tasks(found: LeagueFindings) -> list[LeagueFigure]:
     over = _figure(
         f"Gain over {base} over tasks",
         "Thick: the pointwise 95% interval of the expected gain on a task. Thin: the 95% "
-        "prediction interval for a new task. The simultaneous intervals are wider.",
+        "prediction interval for a new task. The simultaneous intervals are wider than the thick "
+        "ones.",
         "over-tasks.svg",
         f"Gain over {base} (points)",
         (
             (one.epsilon, GainRow(one.method, one.gain.mean, one.gain.new_task))
             for one in found.estimated
         ),
+        {one.epsilon: one.gain.tasks for one in found.estimated},
     )
     closed = _figure(
         "Closed share of the privacy gap",
@@ -95,6 +101,7 @@ def figures_over_tasks(found: LeagueFindings) -> list[LeagueFigure]:
         "closed-share.svg",
         "Closed gap (%)",
         ((one.epsilon, GainRow(one.method, one.closed)) for one in found.over_tasks if one.closed),
+        {one.epsilon: len(one.gaps) for one in found.over_tasks if one.closed},
     )
     return [one for one in (over, closed) if one.budgets]
 
@@ -105,7 +112,12 @@ def figures(found: LeagueFindings) -> list[LeagueFigure]:
 
 
 def _figure(
-    title: str, caption: str, file: str, axis: str, rows: Iterable[tuple[float, GainRow]]
+    title: str,
+    caption: str,
+    file: str,
+    axis: str,
+    rows: Iterable[tuple[float, GainRow]],
+    tasks: Mapping[float, int] = MappingProxyType({}),
 ) -> LeagueFigure:
     """Return a figure of rows by ε, whose alternative text has the ends of each."""
     budgets: dict[float, list[GainRow]] = {}
@@ -114,7 +126,7 @@ def _figure(
     ends = [f"at ε = {epsilon:g} {_ends(each)}" for epsilon, each in budgets.items()]
     alt = f"{axis}, for each method with its intervals: {'; '.join(ends)}"
     block = FigureBlock(title=title, caption=caption, image=file, alt=alt)
-    return LeagueFigure(block, axis, budgets)
+    return LeagueFigure(block, axis, budgets, tasks)
 
 
 def _ends(rows: Sequence[GainRow]) -> str:
@@ -146,7 +158,10 @@ def _gains(found: LeagueFindings, task: str, epsilon: float) -> Iterator[GainRow
 
 
 def _draw(
-    budgets: Mapping[float, Sequence[GainRow]], known: Mapping[str, Style], name: str
+    budgets: Mapping[float, Sequence[GainRow]],
+    known: Mapping[str, Style],
+    name: str,
+    more: Mapping[float, str],
 ) -> Figure:
     """Draw a subplot for each ε with a row for each method, the best on average first."""
     means: dict[str, list[float]] = {}
@@ -157,7 +172,7 @@ def _draw(
     height = 0.9 + 0.2 * len(order)
     figure, axes = canvas.sheet(1, len(budgets), height=height, sharex=True, sharey=True)
     for ax, (epsilon, rows) in zip(axes.flat, budgets.items(), strict=True):
-        ax.set_title(f"ε = {epsilon:g}")
+        ax.set_title(f"ε = {epsilon:g}{more.get(epsilon, '')}")
         ax.axvline(0, color=canvas.PALE, linewidth=0.8)
         for row in rows:
             _draw_row(ax, order.index(row.method), row, known[row.method])

@@ -49,6 +49,9 @@ def mean(ax: Axes, height: int, series: canvas.Series, scores: Scores, metric: M
         ax.text(0.5, height, "over a quarter diverged", transform=place, ha="center", va="center")
         return
     look, middle = series.style, metric.factor * value
+    if np.isnan(low):  # one seed
+        canvas.dot(ax, middle, height, look)
+        return
     span = [metric.factor * end if np.isfinite(end) else middle for end in (low, high)]
     ax.plot(span, [height] * 2, color=look.colour, linewidth=2.2)
     for end in (low, high):

@@ -96,9 +96,9 @@ def _rows(runs: pd.DataFrame, data: ItemData) -> Iterator[tuple[str, ...]]:
     found = _samples(runs, data)
     for (_, label), part in records.by_key(runs):
         cell, gain = tables.cell_of(part, data.metric), DASH
-        if label != ASKED and ASKED in found:
+        if label != ASKED and ASKED in found and found[label].complete and found[ASKED].complete:
             gain = _better(found, label, ASKED, data).show(data.metric)
-        yield label, cell.claim or DASH, cell.text, gain
+        yield label, cell.claim or DASH, cell.counted, gain
 
 
 def _sentences(runs: pd.DataFrame, data: ItemData) -> str:
@@ -113,11 +113,13 @@ def _sentences(runs: pd.DataFrame, data: ItemData) -> str:
         return _better(found, CHANGES[name], ASKED, data).show(data.metric) + unit
 
     if {*found} >= OPTIONAL:
-        cost = f"With neither clipping nor noise, the same run would be better by {gain('neither')}"
+        name, words = "neither", "With neither clipping nor noise"
     else:
-        cost = f"Without noise, the same run would be better by {gain('noiseless')}"
+        name, words = "noiseless", "Without noise"
+    shown = _better(found, CHANGES[name], ASKED, data).low > 0
+    cost = f"{words}, the same run would be better by {gain(name)}"
     return (
-        f"{cost}: what privacy costs it. {_blame(found, data, gain)} Ten times the data would "
+        f"{cost}: {'what privacy costs it' if shown else 'no cost of privacy is shown'}. {_blame(found, data, gain)} Ten times the data would "
         f"bring {gain('more-data')} by less noise alone, and twice the steps at the same ε "
         f"{gain('more-steps')}."
     )

@@ -55,7 +55,7 @@ def _metrics(data: ItemData) -> ListBlock:
         heads=[*PLACE, *(f"{one.heading} {'↑' if one.sign > 0 else '↓'}" for one in shown)],
         align="l" * len(PLACE) + "r" * len(shown),
         rows=[
-            [*names, *(tables.cell_of(runs, metric).text for metric in shown)]
+            [*names, *(tables.cell_of(runs, metric).counted for metric in shown)]
             for names, runs in _settings(data)
         ],
         notes=[
