@@ -153,7 +153,7 @@ def test_with_accounting_and_without_slurm_nothing_changes(slurm: Path) -> None:
 def test_where_nothing_could_tell_how_jobs_end_no_job_is_submitted(slurm: Path) -> None:
     settings = SimpleNamespace(status_command="sacct")
     install(slurm, scontrol="echo 'MinJobAge = 60 sec'")
-    with pytest.raises(UserError, match=r"60 s after their end \(MinJobAge.*at least 120"):
+    with pytest.raises(UserError, match=r"60 s after their end \(MinJobAge.*at least 240"):
         choose_status_command(settings)
     install(slurm, scontrol="exit 1")
     with pytest.raises(UserError, match="neither sacct nor scontrol answers"):

@@ -15,11 +15,12 @@ import yaml
 
 from clipnoise.cli import main
 from clipnoise.cli.studies import STATES, span
-from clipnoise.files import write_json
+from clipnoise.files import locked, write_json
 from clipnoise.run.checkpoint import Checkpoint, InterruptedRunError, StopRequest
 from clipnoise.run.job import describe
 from clipnoise.run.outcome import Metrics
-from clipnoise.run.results import run_folder
+from clipnoise.run.progress import LOCK, PROGRESS
+from clipnoise.run.results import METRICS, SPEC, run_folder
 from clipnoise.run.scheduler import describe_start
 from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.status import (
@@ -80,6 +81,9 @@ def end(results: Path, spec: RunSpec, status: str, seconds: float) -> Path:
     reason = None if status == "completed" else "the loss is not finite after step 10"
     values = {"hash": spec.hash, "status": status, "reason": reason, "seconds": seconds}
     values |= {"data": {}, "digest": ""}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for name in (METRICS, SPEC):
+        (path.parent / name).touch()
     write_json(path, {**values, "final": {}, "privacy": {}, "spec": to_mapping(spec)})
     return path
 
@@ -127,6 +131,36 @@ def test_every_run_is_in_one_state_with_its_reason(states: StudyStatus) -> None:
         ("outdated", "its code has changed since"),
         ("not started", ""),
     ]
+
+
+def test_a_run_whose_files_are_not_complete_is_damaged(study: Study, tmp_path: Path) -> None:
+    spec = study.runs[0].spec
+    end(tmp_path, spec, "completed", 1.0).with_name(METRICS).unlink()
+    found = study_status(study, tmp_path).runs[0]
+    assert found.state == "damaged"
+    assert "lacks metrics.csv. Delete it, and the run is trained again" in found.reason
+
+
+def test_a_failure_is_told_though_an_older_result_was_restored(
+    study: Study, tmp_path: Path
+) -> None:
+    spec = study.runs[0].spec
+    summary = end(tmp_path, spec, "completed", 1.0)
+    write_json(summary, {**json.loads(summary.read_text()), "fingerprint": "0" * 12})
+    trace = "Traceback (most recent call last):\n  File ...\nValueError: oops\n"
+    summary.with_name("run.log").write_text(line(describe_start({})) + trace)
+    found = study_status(study, tmp_path).runs[0]
+    assert (found.state, found.reason) == ("failed", "ValueError: oops")
+
+
+def test_a_run_whose_process_was_killed_is_not_called_running(study: Study, tmp_path: Path) -> None:
+    spec = study.runs[0].spec
+    log(tmp_path, spec, line("digits on cpu") + progress(0, 0.0) + progress(10, 30.0))
+    folder = run_folder(tmp_path, spec)
+    (folder / PROGRESS).touch()
+    assert study_status(study, tmp_path).runs[0].state == "silent"
+    with locked(folder / LOCK):
+        assert study_status(study, tmp_path).runs[0].state == "running"
 
 
 def test_the_time_left_follows_from_runs_of_the_same_kind(states: StudyStatus) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +16,7 @@ from tracked import STUDY, counts, curve, expected_curve, finish, note_some, sho
 
 from clipnoise.run.spec import RunSpec
 from clipnoise.tracking import MeansTable, Membership, note, read_notes, sync
-from clipnoise.tracking.store import connect, notes_path, tracking_uri
+from clipnoise.tracking.store import ARTEFACTS, connect, notes_path, tracking_uri
 from clipnoise.tracking.view import flatten
 
 
@@ -374,6 +375,25 @@ def test_a_results_folder_keeps_its_runs_when_it_is_moved(
     assert counts(sync(here)) == {"added": 1}
     here.rename(moved)
     assert counts(sync(moved)) == {"unchanged": 1}
+
+
+def test_the_store_of_a_folder_that_was_copied_is_made_again_in_the_copy(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(results, spec())
+    sync(results)
+    before = sorted(results.rglob("*"))
+    copy = results.with_name(f"{results.name}-copy")
+    shutil.copytree(results, copy)
+    record(copy, spec(seed=1))
+    assert counts(sync(copy)) == {"added": 2}
+    assert "was made where these results used to be. It is now mlflow-moved-" in (
+        capsys.readouterr().err
+    )
+    assert sorted(results.rglob("*")) == before
+    for run in shown(copy):
+        assert run.info.artifact_uri.startswith((copy / ARTEFACTS).as_uri())
+    assert counts(sync(copy)) == {"unchanged": 2}
 
 
 def test_runs_that_earlier_versions_wrote_are_taken_over(results: Path) -> None:

@@ -165,26 +165,37 @@ def _tables(
     def read(path: Path, said: Mapping[str, str]) -> list[View]:
         return mean_views(read_runs(path), **said)
 
+    outcomes = list(_outcomes(results))
+    noted = {said["experiment"]: said for _, said in outcomes}
+
+    def of(study: Study) -> dict[str, str]:
+        before = noted.get(study.experiment, {}).get("report", "")
+        return _said(study, report or before)
+
     def current(study: Study) -> list[View]:
-        return mean_views(collected(study, results)[0], **_said(study, report))
+        return mean_views(collected(study, results)[0], **of(study))
 
     found: dict[str, MeansTable] = {}
     for study in studies:
         summaries = [run_folder(results, run.spec) / SUMMARY for run in study.runs]
         files = summaries if runs is None else [runs]
-        views = (
-            partial(current, study) if runs is None else partial(read, runs, _said(study, report))
-        )
+        views = partial(current, study) if runs is None else partial(read, runs, of(study))
         found[study.experiment] = MeansTable(study.experiment, files, views)
-    outcomes = [] if studies else sorted(results.glob("studies*/**/*tracked.json"))
-    for path in reversed(outcomes):  # untracked.json before tracked.json, which is newer
+    for path, said in [] if studies else outcomes:
         table = path.with_name("runs.parquet")
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # it is damaged
-            said = read_json(path)["means_of"]
-            if table.is_file():
-                views = partial(read, table, said)
-                found[said["experiment"]] = MeansTable(said["experiment"], [table, path], views)
+        if table.is_file():
+            views = partial(read, table, said)
+            found[said["experiment"]] = MeansTable(said["experiment"], [table, path], views)
     return list(found.values())
+
+
+def _outcomes(results: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Yield what a workflow noted of the means of each study, and the file; the newest last."""
+    for path in sorted(results.glob("studies*/**/*tracked.json"), reverse=True):
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # it is damaged
+            said = {name: str(text) for name, text in read_json(path)["means_of"].items()}
+            if "experiment" in said:
+                yield path, said
 
 
 @contextmanager
@@ -220,7 +231,13 @@ def mlflow_ui(
 
     Prints, for every study, the addresses of the pages of its runs and of their means.
     """
-    from clipnoise.tracking.store import missing_database, notes_path, redacted, tracking_uri
+    from clipnoise.tracking.store import (
+        missing_database,
+        notes_path,
+        redacted,
+        set_aside_if_moved,
+        tracking_uri,
+    )
     from clipnoise.tracking.ui import serve, study_pages
     from clipnoise.tracking.view import EXPERIMENTS
 
@@ -241,6 +258,8 @@ def mlflow_ui(
                 print(f"{name}: {link}", flush=True)
 
     print("MLflow is starting; this takes up to 20 seconds.", flush=True)
+    with suppress(OSError):  # where nothing can be written, the pages show what is there
+        set_aside_if_moved(results)
     try:
         with _until_interrupted(), serve(results, port=port) as address:
             print(f"All experiments: {address}/{EXPERIMENTS}\nStop with Ctrl-C.", flush=True)

@@ -41,9 +41,9 @@ CLAIM_NOTE = (
     "one that decides. “About” adds a margin, which follows from the standard deviations that the "
     "paper prints and from the number of seeds. In print: what the paper's own numbers give. Seeds "
     f"resolve a claim if runs with the means and deviations of the paper show that it holds with a "
-    f"probability of {CHANCE:.0%}. Intervals are not corrected for the number of claims, nor for that "
-    "of places and competitors: the verdict of a claim is its worst, so that one that is true in "
-    "many places is called false more often than in one in twenty. Where the best of several "
+    f"probability of {CHANCE:.0%}. Intervals are not corrected for the number of claims, nor for "
+    "that of places and competitors: the verdict of a claim is its worst, so that one that is true "
+    "in many places is called false more often than in one in twenty. Where the best of several "
     "competitors is subtracted, it was chosen on the same seeds, which is to the disadvantage of "
     "the claim. Equal differences on all seeds have no interval, and cannot be told."
 )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Summary = Mapping[str, Any]  # the content of summary.json
 
-SUMMARY, SPEC, MODEL = "summary.json", "spec.yaml", "model"
+SUMMARY, SPEC, METRICS, MODEL = "summary.json", "spec.yaml", "metrics.csv", "model"
 FINAL = (
     "test_accuracy",
     "test_loss",
@@ -144,7 +144,7 @@ def write_run(
     summary["spec_file"] = _digest(text)
     summary["digest"] = digest_of(finite(summary), table)
     write_atomically(folder / SPEC, text)
-    write_atomically(folder / "metrics.csv", table)
+    write_atomically(folder / METRICS, table)
     write_json(folder / SUMMARY, summary)
     return summary
 

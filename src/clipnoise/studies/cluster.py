@@ -17,7 +17,7 @@ from clipnoise.studies.config import Config, Resources
 
 # How long Slurm must remember a job that has ended. Where it is less, Snakemake's executor asks
 # `sacct` in any case.
-ENOUGH_SECONDS = 120
+ENOUGH_SECONDS = 240  # Snakemake may wait 180 s from one question to the next
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")  # such as `gpu:2` or `gpu:a100:4(S:0-1)`
 
 

@@ -294,7 +294,10 @@ def read_table(path: Path, *schemas: Mapping[str, Column]) -> pd.DataFrame:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file. {made}") from None
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a Parquet table ({error}). {made}") from None
+        raise UserError(
+            f"{path}: truncated, damaged or not a Parquet table ({error}). Delete it, and the next "
+            f"call of Snakemake makes it again. {made}"
+        ) from None
 
 
 def frame(rows: pa.Table) -> pd.DataFrame:

@@ -23,7 +23,8 @@ from typing import Literal
 from clipnoise.errors import UserError
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.job import CHECKPOINT_SECONDS
-from clipnoise.run.results import read_summary, run_folder
+from clipnoise.run.progress import PROGRESS, is_training
+from clipnoise.run.results import METRICS, SPEC, read_summary, run_folder
 from clipnoise.run.scheduler import STARTED
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.study import Study
@@ -252,10 +253,16 @@ def _run(spec: RunSpec, results: Path, now: float) -> RunStatus:
     except UserError as error:
         return RunStatus(spec, "damaged", str(error))
     if summary is not None:
+        lacks = [name for name in (METRICS, SPEC) if not (folder / name).is_file()]
+        if lacks:
+            why = f"{folder}: lacks {' and '.join(lacks)}. Delete it, and the run is trained again"
+            return RunStatus(spec, "damaged", why)
         state: State = "done" if summary["status"] == "completed" else "diverged"
         if summary.get("fingerprint") not in (None, fingerprint(spec)):
             why = "its code has changed since"
-            return RunStatus(spec, "outdated", why, seconds=summary["seconds"])
+            return _failed(spec, folder / "run.log", now) or RunStatus(
+                spec, "outdated", why, seconds=summary["seconds"]
+            )
         return RunStatus(spec, state, str(summary.get("reason") or ""), seconds=summary["seconds"])
     log = folder / "run.log"
     try:
@@ -266,6 +273,14 @@ def _run(spec: RunSpec, results: Path, now: float) -> RunStatus:
         return RunStatus(spec, "damaged", f"{log}: no regular file")
     age = max(0.0, now - found.st_mtime)
     return _begun(spec, log, age)
+
+
+def _failed(spec: RunSpec, log: Path, now: float) -> RunStatus | None:
+    """Return the state of a run whose last attempt to replace its result has failed, or None."""
+    if not log.is_file():
+        return None
+    found = _begun(spec, log, max(0.0, now - log.stat().st_mtime))
+    return found if found.state == "failed" else None
 
 
 def _begun(spec: RunSpec, log: Path, age: float) -> RunStatus:
@@ -281,10 +296,10 @@ def _begun(spec: RunSpec, log: Path, age: float) -> RunStatus:
     if lines and lines[-1].startswith(STOPPED):
         return RunStatus(spec, "stopped", lines[-1], log, age)
     steps = [found.groups() for line in lines if (found := STEP.match(line))]
+    state = _alive(log.parent, age)
     if not steps:
-        return RunStatus(spec, _alive(age), "before its first step", log, age)
+        return RunStatus(spec, state, "before its first step", log, age)
     done, total, remaining = steps[-1]
-    state = _alive(age)
     saved = max([int(done), *map(int, SAVED.findall(text))])
     if remaining is None:
         return RunStatus(spec, state, f"step {saved}/{total}", log, age)
@@ -293,8 +308,10 @@ def _begun(spec: RunSpec, log: Path, age: float) -> RunStatus:
     return RunStatus(spec, state, f"step {saved}/{total}", log, age, whole, left)
 
 
-def _alive(age: float) -> State:
-    return "running" if age < SILENT_SECONDS else "silent"
+def _alive(folder: Path, age: float) -> State:
+    """Return whether a run that began goes on: a job that trains it locks its folder."""
+    ended = (folder / PROGRESS).exists() and not is_training(folder)
+    return "silent" if ended or age >= SILENT_SECONDS else "running"
 
 
 def _tail(log: Path) -> str:

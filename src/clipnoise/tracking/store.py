@@ -5,8 +5,11 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+import sqlite3
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from clipnoise.errors import reason
 from clipnoise.files import UNFINISHED, locked, read_json, write_json
 from clipnoise.tracking.view import MEANS, Membership, description, means_of, saved_view
 
+ARTEFACTS = "mlflow-artifacts"  # the folder beside the database
 OURS = "clipnoise"  # tag of the experiments that this suite created
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -135,6 +139,32 @@ def missing_database(uri: str) -> bool:
     return file is not None and not file.exists()
 
 
+def set_aside_if_moved(results: Path) -> None:
+    """Put the database aside that came with a results folder which was moved or copied.
+
+    It names the folder of artefacts by its old path, to which new ones would go. All that it holds
+    is in the result files, from which a new one is made.
+    """
+    database = database_file(tracking_uri(results))
+    if database is None or not database.is_file() or database.parent != results.resolve():
+        return
+    here = f"{(results.resolve() / ARTEFACTS).as_uri()}/"
+    query = (
+        "SELECT artifact_location FROM experiments JOIN experiment_tags USING (experiment_id) "
+        "WHERE key = ? AND artifact_location LIKE 'file:%'"
+    )
+    with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
+        places = [place for (place,) in connection.execute(query, (OURS,))]
+        if any(not place.startswith(here) for place in places):
+            aside = database.with_name(f"mlflow-moved-{time.time():.0f}.db")
+            database.replace(aside)
+            print(
+                f"{database} was made where these results used to be. It is now {aside.name}, and "
+                "a new one is made from the result files.",
+                file=sys.stderr,
+            )
+
+
 def tracking_fault(outcome: Path, results: Path) -> str | None:
     """Return why the store does not show a study that was tracked; None where it does.
 
@@ -238,7 +268,7 @@ def _create(client: Any, name: str, results: Path) -> Any:
     # A server has its own place for artefacts; a database needs a folder beside it.
     scheme = urlsplit(tracking_uri(results)).scheme
     database = scheme.split("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
-    folder = (results.resolve() / "mlflow-artifacts" / name).as_uri() if database else None
+    folder = (results.resolve() / ARTEFACTS / name).as_uri() if database else None
     tags = {
         OURS: "yes",
         "mlflow.experimentKind": "custom_model_development",  # or the UI asks what kind it is

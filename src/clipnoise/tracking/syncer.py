@@ -30,6 +30,7 @@ from clipnoise.tracking.store import (
     notes_path,
     our_experiments,
     redacted,
+    set_aside_if_moved,
     store_errors,
     tracking_uri,
 )
@@ -116,7 +117,8 @@ def sync(
     made = [(table, state) for table, state in made if seen.get(table.experiment) != state]
     if not (first or runs or made):
         return report
-    with lock(results), store_errors(address):
+    with store_errors(address), lock(results):
+        set_aside_if_moved(results)
         store = _Store(results, notes)
         shown = store.shown([folder.name for folder in runs])
         for done, (folder, state) in enumerate(runs.items(), start=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clipnoise.tracking.store import SETTINGS, StoreError, connect, our_experiments, tracking_uri
@@ -19,6 +20,7 @@ from clipnoise.tracking.view import means_of, page
 
 STARTS_WITHIN = 120.0  # seconds; usually 6 to 20
 STOPS_WITHIN = 10.0  # seconds
+PR_SET_PDEATHSIG = 1
 # MLflow runs evaluations of language models as jobs, for which it starts eight processes.
 NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
@@ -40,7 +42,10 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise StoreError(f"port {port}: {error.strerror}. Choose another: --port") from None
+            raise StoreError(
+                f"port {port}: {error.strerror}. Choose another (--port, or PORT=5001 of make), or "
+                "end what has it, which may be MLflow's pages of an earlier call."
+            ) from None
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
     # Passed by environment, because other users can read arguments and an address may hold a
@@ -53,12 +58,19 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
             stdout=stream,
             stderr=stream,
             start_new_session=True,  # its own process group, so that its workers end with it
+            preexec_fn=end_with_parent,
         )
         try:
             _wait(server, address)
             yield address
         finally:
             _end(server)
+
+
+def end_with_parent() -> None:
+    """Let Linux end this process when its parent ends, however that happens."""
+    with suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def study_pages(results: Path, address: str) -> dict[str, str]:

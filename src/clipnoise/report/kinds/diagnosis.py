@@ -117,10 +117,10 @@ def _sentences(runs: pd.DataFrame, data: ItemData) -> str:
     else:
         name, words = "noiseless", "Without noise"
     shown = _better(found, CHANGES[name], ASKED, data).low > 0
-    cost = f"{words}, the same run would be better by {gain(name)}"
+    so = "what privacy costs it" if shown else "no cost of privacy is shown"
     return (
-        f"{cost}: {'what privacy costs it' if shown else 'no cost of privacy is shown'}. {_blame(found, data, gain)} Ten times the data would "
-        f"bring {gain('more-data')} by less noise alone, and twice the steps at the same ε "
+        f"{words}, the same run would be better by {gain(name)}: {so}. "
+        f"{_blame(found, data, gain)} Ten times the data would bring {gain('more-data')} by less noise alone, and twice the steps at the same ε "
         f"{gain('more-steps')}."
     )
 
