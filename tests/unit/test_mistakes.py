@@ -129,12 +129,36 @@ PANELS: list[tuple[dict[str, Any], str]] = [
     ),
     (tune(ranges={"gamma": [0, 1]}, trials=2), "methods.0.tune: ranges.gamma: give a smallest and"),
     (
-        {"methods": [{**SGD, "label": "η {learning_rat}", "sweep": {"learning_rate": [1, 2]}}]},
+        {"methods": [{**TUNED, "label": "η {learning_rat}", "sweep": {"learning_rate": [1, 2]}}]},
         "methods.0.label: unknown hyper-parameter of `sweep` 'learning_rat'. Did you mean",
     ),
     (
         {"hyperparameters": {"dp-adam": {"clip_norm": 1}}},
         "hyperparameters: unknown method of its panels 'dp-adam'. Did you mean",
+    ),
+    (
+        {"methods": [{**SGD, "learning_rate": 3, "sweep": {"learning_rate": [1, 2]}}]},
+        "methods.0.learning_rate: is swept, too. Give one of them.",
+    ),
+    (
+        {"methods": [{**SGD, "sweep": {"beta": []}}]},
+        "methods.0.sweep.beta: give at least one value.",
+    ),
+    (
+        {"methods": [{**SGD, "overrides": [{"epsilon": 8}]}]},
+        "methods.0.overrides.0: gives no value.",
+    ),
+    ({"methods": [{**SGD, "lable": "x"}]}, "methods.0.lable: unknown key. Did you mean 'label'?"),
+    ({"methods": [{**SGD, "tun": {}}]}, "methods.0.tun: unknown key. Did you mean 'tune'? Allowe"),
+    ({"models": [{"id": "logistic", "lable": 1}]}, "models.0.lable: unknown key. Did you mean 'la"),
+    ({"tuning": {"sedes": [1]}}, "tuning.sedes: unknown key. Did you mean 'seeds'? Allowed: "),
+    (
+        {"training": {"batch_size": 100, "steps": 5}},
+        "training.batch_size: unknown key. Did you mean 'expected_batch_size'?",
+    ),
+    (
+        {"privacy": {"delta": 1e-5, "largest_batch": 200}},
+        "privacy.largest_batch: required for the sampler 'truncated-poisson' and not allowed",
     ),
     (tune(seeds=[]), "methods.0.tune.seeds: give at least one."),
     (tune(seeds=[7, 8, 7]), "methods.0.tune.seeds: 7 is given twice."),
@@ -163,6 +187,15 @@ STUDIES: list[tuple[dict[str, Any], str]] = [
     (
         {"report": [{"kind": "table", "panels": "main", "published": "mine"}]},
         "report.published: unknown published t",
+    ),
+    ({"scales": {"smal": {"seeds": 1}}}, "scales.smal: unknown scale. Did you mean 'small'? All"),
+    (
+        {"scales": {"smoke": {"methods": {"dp-sdg": {"learning_rate": 3}}}}},
+        "scales.smoke.methods: unknown method of this study 'dp-sdg'. Did you mean 'dp-sgd'?",
+    ),
+    (
+        {"scales": {"smoke": {"datasets": {"mnist": {"id": "digits"}}}}},
+        "scales.smoke.datasets: unknown dataset of this study 'mnist'. Allowed:",
     ),
     ({"panels": {}}, "give exactly one of panels and shares."),
     ({"titel": "x"}, "titel: unknown key. Did you mean 'title'? Allowed: "),

@@ -638,7 +638,7 @@ def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
         (
             "label: mine,",
             "sweep: {clip_norm: [1, 2]},",
-            "methods: dp-sgd is given twice; tell them",
+            "panels.other.methods.0.clip_norm: is swept, too. Give one of them",
         ),
         ("kind: ablation", "kind: sweep", "report.3.over: required, but not given"),
         ("kind: ablation", "kind: changes", "report.3.against: required, but not given"),

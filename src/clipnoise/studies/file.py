@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, StringConstraints, model_validator
 
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, nearest
 from clipnoise.fields import STRICT, Count, Natural, Positive
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.items import ReportItem
@@ -27,6 +27,7 @@ ClaimMetric = (
 )
 Range = tuple[float | None, float | None]  # null: without a bound
 LONGEST_NAME = 120  # characters of a panel's name
+SMALLER = ("small", "smoke")  # scales beside that of the paper
 SHARED_FILE = "shared.yaml"  # what the studies of its folder share
 
 
@@ -317,6 +318,12 @@ class StudyFile:
     def __post_init__(self) -> None:
         if bool(self.shares) == bool(self.panels):
             raise ValueError("give exactly one of panels and shares")
+        for name in () if self.scales == "none" else self.scales:
+            if name not in SMALLER:
+                raise ValueError(
+                    f"scales.{name}: unknown scale.{nearest(name, SMALLER)} Allowed: "
+                    f"{', '.join(SMALLER)}"
+                )
         for name, panel in self.panels.items():
             if panel.suffix is not None:
                 raise ValueError(f"panels: {name} has a suffix, which is for options of axes")

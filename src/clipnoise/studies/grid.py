@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from clipnoise.core.method import Method
+from clipnoise.data.base import Dataset
 from clipnoise.data.measures import ACCURACY, LOSS, column_of, default_metric, require_metric
-from clipnoise.errors import UserError, shorten, unknown
+from clipnoise.errors import UserError, nearest, shorten, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import example, method_class, methods
+from clipnoise.models.base import Model
+from clipnoise.plugins import plugins
 from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.run.spec import TRAINING, RunSpec, from_mapping
 from clipnoise.studies.entry import PanelEntry
@@ -19,6 +23,9 @@ from clipnoise.studies.file import Panel
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import AXES, Search, Tune
 
+OF_ALL = ("id", "label")  # keys of every entry, beside the options of its class
+OF_METHODS = (*OF_ALL, "tune", "overrides")
+TUNE = tuple(one.name for one in fields(Tune))
 NOT_OVERRIDDEN = ("id", "label", "sweep", "overrides")  # what makes a method another entry
 
 
@@ -134,9 +141,38 @@ class PanelGrid:
 
     @cached_property
     def _settings(self) -> tuple[Setting, ...]:
-        for method in self.panel.hyperparameters:
-            self._method(method, f"panels.{self.name}.hyperparameters")
+        panel, key = self.panel, f"panels.{self.name}"
+        for method in panel.hyperparameters:
+            self._method(method, f"{key}.hyperparameters")
+        for name in panel.tuning:
+            if name not in TUNE:
+                raise self._unknown(f"{key}.tuning.{name}", TUNE)
+        for number, entry in enumerate(panel.each_method):
+            where = f"{key}.methods.{number}"
+            self._require_known(entry, self._method(entry.id, f"{where}.id"), where, OF_METHODS)
+        for name, kinds in (
+            ("datasets", plugins("clipnoise.data", Dataset)),
+            ("models", plugins("clipnoise.models", Model)),
+        ):
+            for number, entry in enumerate(getattr(panel, name)):
+                if entry.id in kinds:  # otherwise each run says so
+                    self._require_known(entry, kinds[entry.id], f"{key}.{name}.{number}", OF_ALL)
         return tuple(self._expanded())
+
+    def _require_known(
+        self, entry: PanelEntry, kind: type[Any], where: str, more: Sequence[str]
+    ) -> None:
+        """Refuse a key of an entry that is no option of its class, and none of the entry itself."""
+        known = [*(one.name for one in fields(kind)), *more]
+        for name in entry.values:
+            if name not in known:
+                raise self._unknown(f"{where}.{name}", known)
+
+    def _unknown(self, key: str, known: Sequence[str]) -> UserError:
+        name = key.rpartition(".")[2]
+        return UserError(
+            f"{self.path}: {key}: unknown key.{nearest(name, known)} Allowed: {', '.join(known)}."
+        )
 
     def _expanded(self) -> Iterator[Setting]:
         panel, key = self.panel, f"panels.{self.name}"
@@ -213,6 +249,8 @@ class PanelGrid:
                     "it would hold everywhere. Give the value to the method itself."
                 )
             self._require_match(matches, f"{where}.overrides.{number}")
+            if len(matches) == len(override):
+                raise UserError(f"{self.path}: {where}.overrides.{number}: gives no value.")
             if all(v in names[k] for k, v in matches.items()):
                 values |= {k: v for k, v in override.items() if k not in AXES}
         return values

@@ -140,6 +140,11 @@ def _swept(method: PanelEntry, path: Path, key: str) -> list[PanelEntry]:
         sweep = sweep | {name: each_candidate(one) for name, one in schedules.items()}
     if not isinstance(sweep, dict) or not all(isinstance(one, list) for one in sweep.values()):
         raise UserError(f"{path}: {key}.sweep: expected values by hyper-parameter, got {sweep!r}.")
+    for name, values in sweep.items():
+        if name in method.values:
+            raise UserError(f"{path}: {key}.{name}: is swept, too. Give one of them.")
+        if not values:
+            raise UserError(f"{path}: {key}.sweep.{name}: give at least one value.")
     found = []
     for point in itertools.product(*sweep.values()):
         values = {**method.values, **dict(zip(sweep, point, strict=True))}

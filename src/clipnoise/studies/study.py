@@ -185,6 +185,7 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
     if secure_noise:
         rules = replace(rules, privacy={**rules.privacy, "secure_noise": True})
     grids = expand_panels(source, shared_file(shared), shared, rules)
+    _check_scales(source, grids, shared)
     for name in file.notes:
         if name not in beside.notes:
             raise unknown("note", name, beside.notes, file=str(path), key="notes")
@@ -203,6 +204,23 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
         core_minutes=file.core_minutes if at == PAPER else None,
         licence=file.licence,
     )
+
+
+def _check_scales(file: StudyFile, grids: Iterable[PanelGrid], path: Path) -> None:
+    """Refuse rules of the study's own scales that are of nothing in it."""
+    panels = [grid.panel for grid in grids]
+    for scale, rules in () if file.scales == "none" else file.scales.items():
+        for kind in ("datasets", "models", "methods"):
+            entries = [one for panel in panels for one in getattr(panel, kind)]
+            if kind == "datasets":
+                entries += [panel.public for panel in panels if panel.public is not None]
+            known = {name for one in entries for name in (one.id, one.label)}
+            for name in getattr(rules, kind):
+                if name not in known:
+                    key = f"scales.{scale}.{kind}"
+                    raise unknown(
+                        f"{kind[:-1]} of this study", name, known, file=str(path), key=key
+                    )
 
 
 def shared_file(path: Path) -> SharedFile:

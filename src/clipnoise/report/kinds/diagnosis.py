@@ -120,8 +120,8 @@ def _sentences(runs: pd.DataFrame, data: ItemData) -> str:
     so = "what privacy costs it" if shown else "no cost of privacy is shown"
     return (
         f"{words}, the same run would be better by {gain(name)}: {so}. "
-        f"{_blame(found, data, gain)} Ten times the data would bring {gain('more-data')} by less noise alone, and twice the steps at the same ε "
-        f"{gain('more-steps')}."
+        f"{_blame(found, data, gain)} Ten times the data would bring {gain('more-data')} by less "
+        f"noise alone, and twice the steps at the same ε {gain('more-steps')}."
     )
 
 
