@@ -294,3 +294,26 @@ def test_account_refuses_beforehand_what_takes_monte_carlo_long(capsys: Output) 
     assert "up to 100 with --accountant monte-carlo" in message
     assert main([*words, "--accountant", "monte-carlo"]) == 2
     assert "--groups: must be at most 100 " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--affected-examples", "8", "--microbatch", "4"], "--microbatch: no analysis covers"),
+        (["--sampler", "truncated-poisson"], "--truncation-probability: give it with --sampler"),
+        (["--truncation-probability", "1e-9"], "--truncation-probability: give it with --sampler"),
+        (["--steps", "1000000000000"], "--steps: must be at most 1,000,000,000, got"),
+    ],
+)
+def test_what_no_epsilon_could_be_said_of_is_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["account", "--noise-multiplier", "1", "--delta", "1e-5", "--sampling-rate", "0.1"]
+    assert main([*given, "--steps", "10", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_unit_of_the_noise_on_nodes_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["account", "--noise-multiplier", "1", "--delta", "1e-5", "--sampling-rate", "1"]
+    assert main([*given, "--steps", "1", "--affected-examples", "8", "--sampler", "full"]) == 0
+    assert "σ is in units of 16 C, by which one unit can move" in capsys.readouterr().out

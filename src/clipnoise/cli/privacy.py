@@ -38,6 +38,7 @@ PARTICIPATION = [field.name for field in fields(Participation)]
 BUDGET = [field.name for field in fields(Budget) if field.name != "participation"]
 # Of the Monte Carlo accountant: up to about ten seconds for ε alone, and for all bounds.
 MOST_TURNS, MOST_TURNS_OF_PROFILE = 100, 10
+MOST_STEPS = 10**9  # of which accountants still return finite numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,8 @@ class Accounted:
     ] = 1
 
     def __post_init__(self) -> None:
+        if self.steps is not None and self.steps > MOST_STEPS:
+            raise UserError(f"--steps: must be at most {MOST_STEPS:,}, got {self.steps:,}.")
         sampled = [value for value in (self.sampling_rate, self.steps) if value is not None]
         if self.participations is not None and sampled:
             raise UserError("--participations: cannot be combined with --sampling-rate or --steps.")
@@ -74,10 +77,12 @@ class SamplerOptions:
     sampler: Annotated[str, click.Choice(list(SAMPLERS)), "How batches are drawn."] = "poisson"
     groups: Annotated[Count, "Groups of examples that take turns; 1 is everyone."] = 1
     truncation_probability: Annotated[
-        Fraction, "Probability that a step of truncated-poisson draws too many examples."
-    ] = 0.0
+        Fraction | None, "Probability that a step of truncated-poisson draws too many examples."
+    ] = None
     affected_examples: Annotated[
-        Count, "Per-example gradients that one unit can change: K + 1 for a node of a graph."
+        Count,
+        "Per-example gradients that one unit can change: K + 1 for a node of a graph. σ is then in "
+        "units of 2(K + 1)C.",
     ] = 1
     examples: Annotated[Count | None, "n, for batches of a fixed size."] = None
     noise: Annotated[
@@ -96,7 +101,9 @@ class SamplerOptions:
 @options.command()
 def account(
     noise_multiplier: Annotated[
-        Positive, "σ, greater than 0: the noise on the clipped sum, in units of the clip norm C."
+        Positive,
+        "σ, greater than 0: the noise on the clipped sum, in units of the clip norm C; with "
+        "--affected-examples a, in units of 2aC, by which one unit can move the sum.",
     ],
     mechanism: Accounted,
     drawn: SamplerOptions,
@@ -130,6 +137,7 @@ def account(
     best of them used follows. It is the same under every accountant of Poisson sampling.
     """
     _check_alone(mechanism, drawn)
+    _check_units(mechanism, drawn)
     budgets = _accounted_by(mechanism, drawn, accountant)
     _refuse_long(budgets, drawn.groups, alone=accountant is not None and not json)
     sigma = noise_multiplier / mechanism.sensitivity
@@ -143,6 +151,27 @@ def account(
             print(f"{value:.4f}  with the choice")
     else:
         _print_accounts(budgets, sigma)
+        _print_unit(drawn)
+
+
+def _print_unit(drawn: SamplerOptions) -> None:
+    """Say what σ is relative to, where that is not C."""
+    if drawn.affected_examples > 1:
+        moved = 2 * drawn.affected_examples
+        print(f"\nσ is in units of {moved} C, by which one unit can move the clipped sum.")
+
+
+def _check_units(mechanism: Accounted, drawn: SamplerOptions) -> None:
+    """Refuse what no analysis covers, and what would be taken for free."""
+    if drawn.affected_examples > 1 and mechanism.microbatch > 1:
+        raise UserError(
+            "--microbatch: no analysis covers micro-batches where one unit changes several "
+            "gradients (--affected-examples)."
+        )
+    if (drawn.truncation_probability is None) == sampler_class(drawn.sampler).truncated:
+        raise UserError(
+            "--truncation-probability: give it with --sampler truncated-poisson, and with no other."
+        )
 
 
 def _check_alone(mechanism: Accounted, drawn: SamplerOptions) -> None:
@@ -287,6 +316,8 @@ def calibrate(
             "--out: a calibration file holds neither --participations nor --microbatch."
         )
     _check_alone(mechanism, details)
+    if out is None:  # a file of the workflow leaves a probability of 0 out
+        _check_units(mechanism, details)
     if mechanism.participations is not None:
         _print_exact(epsilon, noise_multiplier, mechanism)
         return
@@ -295,6 +326,7 @@ def calibrate(
     calibration = find_noise_multiplier(budget_of(given))
     if out is None:
         _print_calibration(calibration, mechanism.sensitivity)
+        _print_unit(details)
     else:
         calibration.write(out)
         print(
@@ -311,6 +343,7 @@ def budget_of(given: Mapping[str, object]) -> Budget:
     """
     values = {name: given.get(name) for name in BUDGET}
     participation = {name: given.get(name) for name in PARTICIPATION}
+    participation["truncation_probability"] = participation["truncation_probability"] or 0.0
     return parse(Budget, {**values, "participation": participation})
 
 
