@@ -141,7 +141,7 @@ FAULTS = {
     ),
     "no share": (("mine.csv", "--split", "2"), "--split: 2.0 is no share between 0 and 1"),
     "no order of channels": (("images.npz", "--split", "0.2"), "--channels first"),
-    "text beside numbers": (("mixed.csv", "--split", "0.2"), "sex hold text, and other inputs"),
+    "text beside numbers": (("mixed.csv", "--split", "0.2"), "sex holds text, and other inputs"),
     "the target among the inputs": (
         ("mine.csv", "--split", "0.2", "--inputs", "x", "y"),
         "y is the target, so it can be no input",
@@ -166,7 +166,7 @@ FAULTS = {
         ("mine.csv", "--split", "0.2", "--columns", "x"),
         "expected a mapping",
     ),
-    "no file": (("none.csv",), "no file whose name ends in .csv, .tsv, .parquet, .npz"),
+    "no file": (("none.csv",), "none.csv: no such file."),
 }
 
 

@@ -109,7 +109,7 @@ def test_without_a_folder_nothing_is_written(
 ) -> None:
     monkeypatch.setenv("CLIPNOISE_PLUGINS", places)
     assert main(["new", "model", "my-net"]) == 2
-    assert "plugins names no folder" in capsys.readouterr().err
+    assert "no folder of plug-ins is named: add a line" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["My-net", "../net", "my--net", "my_net", "m" * 300])

@@ -186,8 +186,7 @@ def describe_dataset(
     folder = cache / "raw" / name
     listed = _listed(file, folder) if pictures else {}
     file = next(iter(listed.values()), file)
-    if not file.is_file() or file.suffix not in FORMS:
-        raise UserError(f"{file}: no file whose name ends in {', '.join(FORMS)}.")
+    options.require_form(file, FORMS)
     written = parse(Layout, _yaml("--layout", layout), file="--layout")
     rules = parse(dict[str, ColumnRule], _yaml("--columns", columns), file="--columns")
     wanted = Wanted(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from clipnoise.cli import options
 from clipnoise.errors import UserError, shorten
 from clipnoise.files import write_atomically
-from clipnoise.plugins import ID, LONGEST_ID, own_folder, package_plugins
+from clipnoise.plugins import ID, LONGEST_ID, VARIABLE, own_folder, package_plugins
 
 TEMPLATES = Path(__file__).parent / "new_files"
 ADVICE = {
@@ -51,7 +51,11 @@ def new(
         raise UserError(f"NAME: {shorten(name)} must consist of {allowed}.")
     folder = own_folder()
     if folder is None:
-        raise UserError("config.yaml: plugins names no folder; add, for example, plugins: plugins")
+        missing = "" if Path("config.yaml").is_file() else "there is no config.yaml here, and "
+        raise UserError(
+            f"{missing}no folder of plug-ins is named: add a line such as plugins: plugins to "
+            f"config.yaml, or set {VARIABLE}."
+        )
     folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     if name in _ids(kind):
         raise UserError(f"NAME: there is a {kind} {name!r} already. Choose another name.")

@@ -237,6 +237,14 @@ def _type(plain: Any, annotated: Any) -> Any:
     return Ranged(annotated) if plain in (int, float) else plain
 
 
+def require_form(file: Path, forms: Iterable[str]) -> None:
+    """Raise UserError where a file is not there, or its name ends in none of some suffixes."""
+    if not file.is_file():
+        raise UserError(f"{file}: no such file.")
+    if file.suffix not in forms:
+        raise UserError(f"{file}: its name must end in one of {', '.join(forms)}.")
+
+
 def limit_threads(threads: int) -> None:
     """Limit the CPU threads of numerical libraries that have not been imported yet."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -59,8 +59,7 @@ def _inputs(dataset: Dataset, path: Path, weights: Path) -> Rows | Several | Ten
     from clipnoise.data.own_arrays import finite, numbers_in
     from clipnoise.data.tables import FORMS, read_columns
 
-    if not path.is_file() or path.suffix not in FORMS:
-        raise UserError(f"{path}: no file whose name ends in {', '.join(FORMS)}.")
+    options.require_form(path, FORMS)
     if isinstance(dataset, Own):
         return dataset.inputs_in(path, weights)
     signature = dataset.signature

@@ -221,7 +221,8 @@ def _kind(inputs: Mapping[str, Any]) -> Form:
     texts = [name for name, values in inputs.items() if isinstance(values[0], str)]
     if texts and len(inputs) > 1:
         raise ValueError(
-            f"{', '.join(texts)} hold text, and other inputs are there, too: say with --inputs "
+            f"{', '.join(texts)} {'hold' if len(texts) > 1 else 'holds'} text, and other inputs "
+            "are there, too: say with --inputs "
             "which columns of numbers, or which one column of text, make up an example; or give "
             f"public categories: --columns '{{{texts[0]}: {{categories: […]}}}}'"
         )
