@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,11 +126,8 @@ class Printed:
         """How many seeds resolve the claim; None if that is unknown or above `MOST_SEEDS`."""
         if self.verdict != "holds" or not self._resolve(MOST_SEEDS):
             return None
-        low, high = 1, MOST_SEEDS
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._resolve(middle) else (middle, high)
-        return high
+        numbers = range(2, MOST_SEEDS + 1)
+        return numbers[bisect_left(numbers, True, key=self._resolve)]
 
     def _resolve(self, seeds: int) -> bool:
         return sum(1 - one.chance(self.bounds, seeds) for one in self.found) <= 1 - CHANCE

@@ -136,6 +136,11 @@ class Interval:
         return mean if math.isnan(self.low) else f"{mean} [{low}, {high}]"
 
 
+def t_quantile(freedom: float, level: float = LEVEL) -> float:
+    """Return how many standard errors a two-sided t-interval reaches."""
+    return float(stats.t.ppf((1 + level) / 2, freedom))
+
+
 def paired_interval(differences: Mapping[int, float]) -> Interval:
     """Return the t-interval of a mean difference by seed.
 
@@ -146,8 +151,7 @@ def paired_interval(differences: Mapping[int, float]) -> Interval:
     mean = float(np.mean(values)) if values else math.nan
     if len(values) < 2 or np.ptp(values) < ROUNDING:
         return Interval(mean, math.nan, math.nan)
-    error = float(stats.sem(values))
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
+    reach = t_quantile(len(values) - 1) * float(stats.sem(values))
     return Interval(mean, mean - reach, mean + reach)
 
 
@@ -172,7 +176,7 @@ def chance_above(gap: float, spread: float, n: int) -> float:
         return 0.0
     if spread == 0:
         return float(gap > 0)
-    quantile = float(stats.t.ppf((1 + LEVEL) / 2, n - 1))
+    quantile = t_quantile(n - 1)
     return float(stats.nct.sf(quantile, n - 1, gap * math.sqrt(n) / spread))
 
 
@@ -180,7 +184,7 @@ def resolved(spread: float, n: int, chance: float) -> float:
     """Return the gap that `chance_above` gives this chance; infinite for fewer than two values."""
     if n < 2:
         return math.inf
-    quantile = float(stats.t.ppf((1 + LEVEL) / 2, n - 1))
+    quantile = t_quantile(n - 1)
     return float(special.nctdtrinc(n - 1, 1 - chance, quantile)) * spread / math.sqrt(n)
 
 
@@ -270,10 +274,7 @@ def interquartile_mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
     A run without a score counts as −∞: either it falls in the lowest quarter, or the mean is −∞.
     """
-    ordered = np.sort(scores, axis=-1)
-    cut = int(0.25 * ordered.shape[-1])
-    middle = ordered[..., cut : ordered.shape[-1] - cut]
-    return np.asarray(middle.mean(axis=-1))
+    return np.asarray(stats.trim_mean(scores, 0.25, axis=-1))
 
 
 def bootstrap(

@@ -33,10 +33,9 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from scipy import stats
 
 from clipnoise.report.inference.sign_flips import Floats, stepwise
-from clipnoise.report.statistics import LEVEL, Interval
+from clipnoise.report.statistics import LEVEL, Interval, t_quantile
 
 DRAWS = 19_999
 BLOCK = 2_000  # examples whose interactions are held at once
@@ -118,7 +117,7 @@ def gain(of: Components, method: int, other: int, *, level: float = LEVEL) -> Es
         parts = a**2 / (searches - 1) + b**2 / (of.examples - 1) + both**2 / cells
         freedom = max(freedom, variance**2 / parts)
     error = float(np.sqrt(variance))
-    reach = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    reach = t_quantile(freedom, level) * error
     return EstimatedGain(
         mean=mean,
         error=error,
