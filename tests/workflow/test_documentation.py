@@ -119,7 +119,7 @@ def test_the_commands_of_a_page_work_in_their_order(page: Path, checkout: Path) 
     """Snakemake and make say what they would do; what they do is tested on small studies.
 
     Papers are planned at the smallest scale: at their own, most of the time goes into their runs,
-    which tests/unit/test_study_expansion.py counts.
+    which tests/unit/test_shipped_studies.py plans.
     """
     remove_own(checkout)
     for command in commands(page):
