@@ -461,7 +461,7 @@ def _methods(found: LeagueFindings) -> ListBlock:
         taken = [one[method] for one in times.values() if method in one]
         cells = [str(int(one)) for one in (len(here), here["can_be_best"].sum(), better, worse)]
         told = here[~here["task"].isin(found.hard)]
-        collapsed = f"{told['collapsed'].sum()} of {told['runs'].sum()}"
+        collapsed = f"{told['collapsed'].sum()} of {told['runs'].sum()}" if len(told) else DASH
         ended = str(len(where(found.at_an_end, method=method)))
         row = [method, *cells, collapsed, ended, decimal(float(pd.Series(taken).median()), 2)]
         rows.append((-here["can_be_best"].mean(), row))
