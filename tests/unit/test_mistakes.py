@@ -132,10 +132,7 @@ PANELS: list[tuple[dict[str, Any], str]] = [
         {"methods": [{**TUNED, "label": "η {learning_rat}", "sweep": {"learning_rate": [1, 2]}}]},
         "methods.0.label: unknown hyper-parameter of `sweep` 'learning_rat'. Did you mean",
     ),
-    (
-        {"hyperparameters": {"dp-adam": {"clip_norm": 1}}},
-        "hyperparameters: unknown method of its panels 'dp-adam'. Did you mean",
-    ),
+    ({"hyperparameters": {"dp-sdg": {}}}, "hyperparameters: unknown method 'dp-sdg'. Did you mean"),
     (
         {"methods": [{**SGD, "learning_rate": 3, "sweep": {"learning_rate": [1, 2]}}]},
         "methods.0.learning_rate: is swept, too. Give one of them.",

@@ -182,7 +182,7 @@ def test_a_port_that_is_taken_is_named_before_a_server_is_started(
         other.listen()
         port = other.getsockname()[1]
         with (
-            pytest.raises(StoreError, match=f"port {port}: .*in use.* Choose another: --port"),
+            pytest.raises(StoreError, match=f"port {port}: .*in use.* Choose another .--port, "),
             ui.serve(tmp_path, port=port),
         ):
             pass

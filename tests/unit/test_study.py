@@ -528,7 +528,7 @@ def test_hyperparameters_of_several_methods_add_up(tmp_path: Path) -> None:
     found = {name: (one.learning_rate, one.clip_norm) for name, one in methods.items()}  # type: ignore[attr-defined]
     assert found == {"dp-sgd": (5, 7), "dp-sgdm": (5, 7)}
     path.write_text(path.read_text().replace("dp-sgdm, dp-sgd:", "dp-sgdm, dp-sdg:"))
-    with pytest.raises(UserError, match="hyperparameters: unknown method of its panels 'dp-sdg'"):
+    with pytest.raises(UserError, match="hyperparameters: unknown method 'dp-sdg'"):
         load_study(path).runs  # noqa: B018
 
 

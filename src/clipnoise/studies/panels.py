@@ -43,18 +43,7 @@ def expand_panels(
             found[grid.name] = grid
     if alike := alike_but_different(found):  # they name files
         raise UserError(f"{path}: panels: {alike[0]!r} and {alike[1]!r} look the same.")
-    _refuse_unused(file.defaults, found.values(), f"{path}: defaults")
-    for family, panel in file.panels.items():
-        grids = [grid for grid in found.values() if grid.family == family]
-        _refuse_unused(panel, grids, f"{path}: panels.{family}")
     return tuple(found.values())
-
-
-def _refuse_unused(said: Panel, grids: Iterable[PanelGrid], where: str) -> None:
-    """Refuse values of methods that no panel has for which they are said."""
-    known = {one.id for grid in grids for one in grid.panel.methods}
-    for name in said.hyperparameters.keys() - known:
-        raise unknown("method of its panels", name, known, key=f"{where}.hyperparameters")
 
 
 def _family(
