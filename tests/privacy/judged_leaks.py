@@ -466,7 +466,7 @@ DONE: dict[str, tuple[str, set[str]]] = {
                     return Rule()
             """,
         ),
-        {"processes"},
+        {"boundary"},
     ),
     "a method that calls itself private": (
         method(
