@@ -44,8 +44,8 @@ SILENT = (
     LogEvent.RULEGRAPH,
     LogEvent.WORKFLOW_STARTED,
 )
-# Said of every output that a failed job did not have before, whose command is in the next message.
-FAILING = ("Cannot restore ", "RuleException:\nCalledProcessError")
+NOTHING_LOST = "Cannot restore "  # said of every output that a failed job did not have before
+COMMAND_FAILED = "RuleException:\nCalledProcessError"  # said before a job is said to have failed
 STATUS = re.compile(r"exit status \d+|died with .*")
 LAST_LINES = 12  # of the log of a failed job
 INTERRUPTED = "Terminating processes on user request"
@@ -240,9 +240,10 @@ class LogHandler(LogHandlerBase):
             if str(record.msg).startswith(INTERRUPTED):
                 self.stopping = True
                 self.console.print(WHAT_NEXT, soft_wrap=True)
-            if record.getMessage().startswith(FAILING):
-                self.commands.append(record.getMessage())
-            elif not self.stopping:
+            text = record.getMessage()
+            if text.startswith(COMMAND_FAILED):
+                self.commands.append(text)
+            elif not self.stopping and not text.startswith(NOTHING_LOST):
                 self._print(record)
         self._keep_live()
 

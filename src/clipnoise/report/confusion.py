@@ -102,12 +102,8 @@ def settings(runs: pd.DataFrame) -> list[PredictedSetting]:
 
 
 def shown(sample: Sample) -> str:
-    """Return mean ± standard deviation over seeds in %; a dash for none."""
-    if not sample.n:
-        return DASH
-    mean = SHARE.show(sample.mean)
-    text = mean if sample.n == 1 else f"{mean} ± {SHARE.show(sample.deviation)}"
-    return f"{text} ({sample.runs})" if sample.runs else text
+    """Return mean ± standard deviation over seeds in %; a dash for none, as without examples."""
+    return sample.counted(SHARE) if sample.n else DASH
 
 
 def ratio(part: Numbers, whole: Numbers) -> Numbers:

@@ -383,20 +383,29 @@ def _excluded_least(tracks: Sequence[LeagueFindings]) -> Iterator[str]:
             able = list(where(found.best, can_be_best=True)["method"])
             most = max(map(able.count, methods))
             first = [method for method in methods if able.count(method) == most]
-            means = found.best.groupby("method")["mean"].mean()[methods]
-            gains = 100 * (means - means[found.track.baseline])
-            top = str(gains.idxmax())
-            on_average = [
-                f"{gains[name]:.2f} points for {name}" for name in dict.fromkeys([*first, top])
-            ]
             yield (
                 f"On {_data(found)}, {listing(first)} can be the best in {most} of "
                 f"{len(found.settings)} settings, the most of the {len(methods)} methods that all "
                 f"of them confirm; {found.track.called} can be the best in "
-                f"{able.count(found.track.baseline)}. A method that varies much is hard to "
-                f"exclude, so look at gains, too: over {found.track.called}, on average over all "
-                f"settings, {listing(on_average)}, the highest."
+                f"{able.count(found.track.baseline)}.{_gains(found, methods, first)}"
             )
+
+
+def _gains(found: LeagueFindings, methods: Sequence[str], named: Sequence[str]) -> str:
+    """Return in a sentence what some methods gain on average, and the one that gains most.
+
+    Nothing is said where the baseline is none of the methods that all settings confirm.
+    """
+    if found.track.baseline not in methods:
+        return ""
+    means = found.best.groupby("method")["mean"].mean()[[*methods]]
+    gains = 100 * (means - means[found.track.baseline])
+    shown = dict.fromkeys([*named, str(gains.idxmax())])
+    on_average = listing([f"{gains[name]:.2f} points for {name}" for name in shown])
+    return (
+        " A method that varies much is hard to exclude, so look at gains, too: over "
+        f"{found.track.called}, on average over all settings, {on_average}, the highest."
+    )
 
 
 def _tables(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from clipnoise.errors import UserError
-from clipnoise.report.formats import ACCURACY, Metric
+from clipnoise.report.formats import ACCURACY, DASH, Metric
 from clipnoise.report.inference.sign_flips import best_p_values, units_needed
 
 ALPHA = 0.05
@@ -64,6 +64,17 @@ class Sample:
     def runs(self) -> str:
         """`n/N` where not every planned run completed, else empty."""
         return "" if self.n == self.planned else f"{self.n}/{self.planned}"
+
+    def show(self, metric: Metric) -> str:
+        """Return mean ± sample standard deviation; the mean of one run alone; a dash for none."""
+        if not self.n:
+            return DASH
+        mean = metric.show(self.mean)
+        return mean if self.n == 1 else f"{mean} ± {metric.show(self.deviation)}"
+
+    def counted(self, metric: Metric) -> str:
+        """Return the same, with n/N where not every planned run completed."""
+        return f"{self.show(metric)} ({self.runs})" if self.runs else self.show(metric)
 
     @property
     def mean(self) -> float:
@@ -298,14 +309,15 @@ def bootstrap(
     Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
     Precipice", section 4.
     """
+    if min(map(len, tasks)) < 2:
+        unknown = np.full_like(statistic(np.concatenate(tasks)), np.nan)
+        return unknown, unknown
     generator = np.random.default_rng(seed)
     drawn = [task[generator.integers(len(task), size=(resamples, len(task)))] for task in tasks]
     values = statistic(np.concatenate(drawn, axis=1))
     tail = (1 - LEVEL) / 2
     # The nearest rank, because nothing can be interpolated between −∞ and a number.
     low, high = np.quantile(values, [tail, 1 - tail], axis=0, method="nearest")
-    if min(map(len, tasks)) < 2:
-        return np.full_like(low, np.nan), np.full_like(high, np.nan)
     return low, high
 
 

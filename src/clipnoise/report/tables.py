@@ -21,7 +21,6 @@ from clipnoise.report.baseline import (
 from clipnoise.report.blocks import Grid, HeadGroup, PrintedCell, PrintedRow, TableBlock
 from clipnoise.report.formats import (
     ACCURACY,
-    DASH,
     LOSS,
     Metric,
     budget,
@@ -103,17 +102,12 @@ class Cell:
     @property
     def text(self) -> str:
         """Mean ± sample standard deviation; the mean alone for one run; a dash for none."""
-        if not self.sample.n:
-            return DASH
-        mean = self.metric.show(self.sample.mean)
-        if self.sample.n == 1:
-            return mean
-        return f"{mean} ± {self.metric.show(self.sample.deviation)}"
+        return self.sample.show(self.metric)
 
     @property
     def counted(self) -> str:
         """The text, with n/N where not every planned run completed."""
-        return f"{self.text} ({self.sample.runs})" if self.sample.runs else self.text
+        return self.sample.counted(self.metric)
 
     @property
     def learned_nothing(self) -> bool:

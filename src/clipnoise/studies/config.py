@@ -40,6 +40,7 @@ def _tracking(value: object) -> object:
     return "off" if value is False else value  # as YAML 1.1 reads `off`
 
 
+ScaleName = Literal["paper", "small", "smoke"]
 Tracking = Annotated[Literal["sync", "off"], BeforeValidator(_tracking)]
 CarriedPath = Annotated[str, AfterValidator(_carried)]
 
@@ -149,7 +150,7 @@ class Config:
     __pydantic_config__: ClassVar = STRICT
 
     studies: tuple[CarriedPath, ...] = ("quickstart",)
-    scale: Literal["paper", "small", "smoke"] = "paper"
+    scale: ScaleName = "paper"
     results: CarriedPath = "results"
     reports: CarriedPath = "reports"
     cache: CarriedPath = "data"

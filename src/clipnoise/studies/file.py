@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, StringConstraints, model_validator
 
 from clipnoise.errors import UserError, nearest
 from clipnoise.fields import STRICT, Count, Natural, Positive
+from clipnoise.studies.config import ScaleName
 from clipnoise.studies.entry import PanelEntry
 from clipnoise.studies.items import ReportItem
 from clipnoise.studies.moved import CLAIM_KEYS, refuse_moved
-from clipnoise.studies.scale import Scale
+from clipnoise.studies.scale import PAPER, Scale
 
 CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 ClaimMetric = (
@@ -27,7 +28,7 @@ ClaimMetric = (
 )
 Range = tuple[float | None, float | None]  # null: without a bound
 LONGEST_NAME = 120  # characters of a panel's name
-SMALLER = ("small", "smoke")  # scales beside that of the paper
+SMALLER = tuple(name for name in get_args(ScaleName) if name != PAPER)
 SHARED_FILE = "shared.yaml"  # what the studies of its folder share
 
 

@@ -29,6 +29,7 @@ from clipnoise.models.pretrained import tensors_digest
 from clipnoise.plugins import plugins, use_places
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
+from clipnoise.run.results import run_folder
 from clipnoise.run.scheduler import Limit, count_exceeded
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.audits import found_by_audits
@@ -260,7 +261,7 @@ class Plan:
         jobs = getattr(executor, "logdir", None)
         if attempt == 1 or jobs is None:
             return 1
-        folder = Path(self.run_file(self.run(run_hash), ""))
+        folder = run_folder(Path(self.config.results), self.run(run_hash))
         return 1 + count_exceeded(folder, Path(jobs), limit)
 
     def spec_json(self, run_hash: str) -> str:

@@ -90,13 +90,18 @@ class Tune:
     @model_validator(mode="before")
     @classmethod
     def _refuse_moved(cls, values: Any) -> Any:
-        kept = refuse_moved(values, TUNE_KEYS, {})
-        ranges = kept.get("ranges") if isinstance(kept, dict) else None
+        return refuse_moved(values, TUNE_KEYS, {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_ends(cls, values: Any) -> Any:
+        """Refuse two numbers that are no range before they are taken for a list of ranges."""
+        ranges = values.get("ranges") if isinstance(values, dict) else None
         for name, ends in ranges.items() if isinstance(ranges, dict) else ():
             numbers = isinstance(ends, list) and all(isinstance(end, int | float) for end in ends)
-            if numbers and not _ascending(ends):  # before they are taken for something else
+            if numbers and not _ascending(ends):
                 raise ValueError(NO_RANGE.format(name))
-        return kept
+        return values
 
     def __post_init__(self) -> None:
         if not self.parameters or not all(self.grid.values()):
