@@ -43,7 +43,6 @@ STUDY = {
             "methods": [
                 {
                     "id": "dp-sgd",
-                    "learning_rate": 1,
                     "clip_norm": 1,
                     "tune": {"grid": {"learning_rate": [0.5, 1]}, "seeds": [1001]},
                 }
