@@ -280,6 +280,26 @@ def test_after_a_mistake_the_cut_files_do_not_block_the_next_try(
     assert dataset.inputs == ("x",)
 
 
+def test_what_cannot_be_prepared_is_not_described(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = save(tmp_path / "train.csv", {"x": VALUES, "z": [0.5] * COUNT, "y": LABELS})
+    test = save(tmp_path / "test.csv", {"x": VALUES, "z": [np.inf] * COUNT, "y": LABELS})
+    assert main(["data", "describe", str(train), "--target", "y", "--inputs", "x", "z"]) == 2
+    assert f"{test}: inputs must be finite" in capsys.readouterr().err
+
+
+def test_a_missing_value_is_named_by_its_row_in_the_file_that_is_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = [*map(str, LABELS[:-1]), ""]
+    file = save(tmp_path / "mine.csv", {"x": DRAWS.normal(size=COUNT), "y": labels})
+    words = ["data", "describe", str(file), "--target", "y", "--split", "0.2"]
+    assert main([*words, "--cache", str(tmp_path / "data")]) == 2
+    assert f"{file}: y: a missing value in row {COUNT - 1}." in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_column_that_is_not_used_may_lack_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

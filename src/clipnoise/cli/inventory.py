@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 import click
@@ -17,7 +18,7 @@ from clipnoise.cli.options import Markdown
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST, read_arrays
 from clipnoise.data.columns import ColumnRule
-from clipnoise.data.describe import SHARE, Task, Wanted, block, describe
+from clipnoise.data.describe import SHARE, Task, Wanted, block, describe, read_used
 from clipnoise.data.features import Features
 from clipnoise.data.own import Form, Own
 from clipnoise.data.pictures import list_pictures
@@ -193,14 +194,18 @@ def describe_dataset(
         name=name, target=tuple(target), inputs=tuple(inputs), kind=kind, task=task, user=user,
         shape=tuple(shape) or None,
         channels=channels, tokenizer=tokenizer, columns=rules, weights=weights,
-        layout=USUAL if split is not None else written,
+        layout=written,
     )  # fmt: skip
     with ExitStack() as failed:
         failed.callback(_delete, listed)
+        if split is not None:
+            read_used(file, wanted)  # what is wrong is at another row of the files that are cut
+            wanted = replace(wanted, layout=USUAL)
         files = _parts(file, folder, split, written, user)
         if split is not None:
             failed.callback(_delete, files)
         described, remarks = describe(files, wanted)
+        _require_preparable(described, file.parent if split is None else folder, weights)
         failed.pop_all()
     if split is not None:
         _delete(listed)
@@ -208,6 +213,22 @@ def describe_dataset(
         names = [path.name for path in files.values()]
         remarks = [f"Put {' and '.join(names)} into {folder}.", *remarks]
     _print_block(described, remarks)
+
+
+def _require_preparable(described: Own, folder: Path, weights: Path) -> None:
+    """Prepare a described dataset and throw it away, so that no description fails in a study.
+
+    Raises:
+        UserError: a file in the folder has what cannot be prepared; names it.
+    """
+    with TemporaryDirectory() as cache:
+        linked = Path(cache) / "raw" / described.name
+        linked.parent.mkdir()
+        linked.symlink_to(folder.resolve())
+        try:
+            described.prepare(Path(cache), weights)
+        except UserError as error:
+            raise UserError(str(error).replace(str(linked), str(folder))) from None
 
 
 def _yaml(option: str, text: str) -> object:

@@ -73,7 +73,7 @@ def describe(files: Mapping[str, Path], wanted: Wanted) -> tuple[Own, list[str]]
         UserError: a file is damaged, or cannot be described without a choice; says which.
     """
     train = files["train"]
-    read = {part: _read(path, wanted) for part, path in files.items()}
+    read = {part: read_used(path, wanted) for part, path in files.items()}
     found = {part: columns for part, (columns, _) in read.items()}
     columns, zeros = read["train"]
     aside = {*wanted.target, wanted.user}
@@ -112,10 +112,13 @@ def _require_apart(inputs: Sequence[str], wanted: Wanted) -> None:
             raise ValueError(f"--inputs has {name} twice")
 
 
-def _read(path: Path, wanted: Wanted) -> tuple[dict[str, Any], list[str]]:
+def read_used(path: Path, wanted: Wanted) -> tuple[dict[str, Any], list[str]]:
     """Read the columns that are used, and which of them have numbers with leading zeros.
 
     A column that is not used may hold whatever it holds.
+
+    Raises:
+        UserError: the file is damaged, lacks such a column, or a value in it is missing.
     """
     said = (*wanted.inputs, *wanted.target, *([wanted.user] if wanted.user else ()))
     columns, zeros = read_columns_and_zeros(
