@@ -110,6 +110,11 @@ def test_runs_are_repeated_from_an_archive_alone(
     assert sorted(p.name for p in elsewhere.iterdir()) == ["data"]
 
 
+def test_an_archive_is_called_a_zip_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["archive", "mine.yaml", "--out", "mine.tar"]) == 2
+    assert "--out: mine.tar: an archive is a zip file" in capsys.readouterr().err
+
+
 def test_a_study_without_results_is_not_archived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

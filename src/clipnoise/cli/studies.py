@@ -372,6 +372,8 @@ def archive(
     """
     from clipnoise.studies.archive import archive as archived
 
+    if out is not None and out.suffix != ".zip":
+        raise UserError(f"--out: {out}: an archive is a zip file, so its name must end in .zip.")
     plan, _ = _planned(config, [study])
     planned = plan.study(plan.configured[0])
     out = out or Path(f"{planned.name.replace('/', '-')}.zip")
