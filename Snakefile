@@ -21,10 +21,12 @@ for file in filter(
 configfile: "config.yaml"
 
 
+# A checkout that is moved has other absolute paths, and Snakemake would make all reports again.
+BASE = Path(os.path.relpath(workflow.basedir))
 plan = or_exit(
     lambda: Plan.from_values(
         config,
-        Path(workflow.basedir) / "workflow" / "studies",
+        BASE / "workflow" / "studies",
         planned=(
             None if workflow.is_main_process else os.environ.get(PLANNED_CODE, "")
         ),
@@ -39,7 +41,7 @@ JOB = plan.config.resources
 
 # Snakemake notes the whole file, half a megabyte, for each output, also where it makes no environment.
 if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
-    LOCK = f"{workflow.basedir}/envs/environment.yaml"
+    LOCK = f"{workflow.basedir}/envs/environment.yaml"  # relative ones begin at the rule's file
 else:
     LOCK = lambda wildcards: None
 

@@ -106,7 +106,7 @@ use rule audit_report as study_audit with:
 
 rule reaccount:
     input:
-        published=f"{workflow.basedir}/reports/published/reaccounting.yaml",
+        published=BASE / "reports/published/reaccounting.yaml",
         template=f"{TEMPLATES}/audit.typ",
         shared=SHARED,
     output:

@@ -1,7 +1,7 @@
 from clipnoise.studies.fidelity import fidelity_files
 
-TEMPLATES = f"{workflow.basedir}/reports/templates"
-TEMPLATE, SHARED = f"{TEMPLATES}/report.typ", f"{TEMPLATES}/shared.typ"
+TEMPLATES = BASE / "reports" / "templates"
+TEMPLATE, SHARED = TEMPLATES / "report.typ", TEMPLATES / "shared.typ"
 PUBLISHED = plan.published
 
 

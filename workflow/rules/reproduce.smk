@@ -3,8 +3,8 @@ from clipnoise.papers.base import fingerprint as experiment_fingerprint
 
 rule reproduce:
     input:
-        settings=f"{workflow.basedir}/workflow/reproductions/{{artefact}}.yaml",
-        published=f"{workflow.basedir}/reports/published/{{artefact}}.csv",
+        settings=BASE / "workflow/reproductions/{artefact}.yaml",
+        published=BASE / "reports/published/{artefact}.csv",
         scale=plan.reproduction_scale or [],
     output:
         comparison=f"{plan.reproduced}/{{artefact}}/comparison.csv",
