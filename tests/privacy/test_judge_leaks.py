@@ -24,7 +24,8 @@ IN_FULL = ("a tenth of the noise for some B", "the clean mean after 600 steps")
 def test_a_planted_leak_is_refuted_by_what_the_file_does(
     name: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clipnoise.audit.judge.verdict.BESIDE", ())  # in full, but nothing beside
+    # In full, but nothing beside.
+    monkeypatch.setattr("clipnoise.audit.judge.verdict._controls", lambda cache: [])
     text, checks = judged_leaks.PLANTED[name]
     result = judged(text, tmp_path, cache, whole=name in IN_FULL)
     assert result.verdict == "refuted"

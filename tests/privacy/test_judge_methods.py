@@ -66,7 +66,7 @@ def test_a_hyper_parameter_may_have_any_name() -> None:
 def test_training_half_of_the_parameters_is_a_remark(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clipnoise.audit.judge.verdict.BESIDE", ())
+    monkeypatch.setattr("clipnoise.audit.judge.verdict._controls", lambda cache: [])
     result = judged(HALF, tmp_path, cache, whole=True)
     assert result.verdict == "not refuted", result.refuted_by
     said = {check.name: check.said for check in result.checks}

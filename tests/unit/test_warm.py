@@ -315,31 +315,6 @@ def test_a_child_ends_without_freeing_what_it_shares_but_prints_what_it_said(sta
     assert ended(start("say")) == (0, "said\n", "logged\nend of thread\n")
 
 
-def test_a_run_gets_the_memory_that_it_freed_without_asking_the_system_again() -> None:
-    code = """if True:
-        import resource
-        def faults():
-            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        b"x" * 2**23
-        before = faults()
-        for _ in range(20):
-            b"x" * 2**23
-        print(faults() - before)
-    """
-    plain, kept = (
-        int(
-            subprocess.run(
-                [sys.executable, "-c", code],
-                env={**os.environ, **environment},
-                stdout=subprocess.PIPE,
-                check=True,
-            ).stdout
-        )
-        for environment in ({}, client.keep_memory())
-    )
-    assert kept < plain / 10, (kept, plain)
-
-
 def test_commands_run_at_the_same_time(start: Start) -> None:
     commands = [start("stop") for _ in range(3)]
     children = {int(command.stdout.readline()) for command in commands if command.stdout}

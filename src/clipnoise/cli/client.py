@@ -22,6 +22,8 @@ SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
 STREAMS = (0, 1, 2)  # input, output, errors
 TRAIN = "train"
 LONGEST_WAIT = 1.0  # seconds until a signal is passed on
+# Where the kernel offers them; training asks the C library itself to keep what it frees.
+LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 def run_warm(words: Sequence[str], owner: int) -> int | None:
@@ -94,7 +96,7 @@ def _start(address: bytes, owner: int) -> socket.socket:
         code = f"from clipnoise.cli.warm import serve; serve({listener.fileno()}, {owner})"
         subprocess.Popen(
             [sys.executable, "-c", code],
-            env={**keep_memory(), **os.environ},
+            env={**LARGE_PAGES, **os.environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -105,22 +107,6 @@ def _start(address: bytes, owner: int) -> socket.socket:
     if connection is None:
         raise ConnectionRefusedError
     return connection
-
-
-def keep_memory() -> dict[str, str]:
-    """Return the environment in which the C library keeps freed memory, up to a gigabyte.
-
-    Each step frees and takes the same few large tensors. By default the C library returns them to
-    the system and gets them back as pages that the kernel must clear again, which can take a third
-    of a run.
-    """
-    options = {
-        "hugetlb": 1,  # large pages, where the kernel offers them
-        "mmap_threshold": 32 * 2**20,  # the largest that is allowed
-        "trim_threshold": 2**30,
-        "top_pad": 64 * 2**20,
-    }
-    return {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{k}={v}" for k, v in options.items())}
 
 
 def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:

@@ -30,12 +30,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from clipnoise.cli import print_any_text
-from clipnoise.cli.client import SIGNALS, STREAMS, TRAIN, check_user, send_signal
+from clipnoise.cli.client import SIGNALS, STREAMS, TRAIN, check_user
 from clipnoise.errors import UserError
 
 IDLE_SECONDS = 60.0
@@ -135,7 +134,7 @@ class WarmProcess:
 
     def __init__(self, listener: socket.socket, owner: int) -> None:
         self._listener = listener
-        self._children: dict[int, Request] = {}
+        self._children: set[int] = set()
         self._events = selectors.DefaultSelector()
         self._react(listener, self._accept)
         ended = os.pidfd_open(owner)
@@ -181,7 +180,7 @@ class WarmProcess:
         if request is None:
             return None
         if request.words[0] == TRAIN:
-            prepare_training(request.words, Path(request.folder))
+            prepare_training(request.words[1:], Path(request.folder))
         gc.freeze()  # no child looks for garbage among what it shares, which would copy all of it
         process = os.fork() if threading.active_count() == 1 else None  # a child has one thread
         if process == 0:
@@ -195,14 +194,14 @@ class WarmProcess:
             request.connection.close()
             return None
         ended = os.pidfd_open(process)
-        self._children[process] = request
-        self._react(ended, partial(self._reap, process, ended))
-        self._react(request.connection, partial(self._abandon, process))
+        self._children.add(process)
+        self._react(ended, partial(self._reap, process, ended, request))
+        self._react(request.connection, partial(self._abandon, process, request.connection))
         return None
 
-    def _reap(self, process: int, ended: int) -> None:
+    def _reap(self, process: int, ended: int, request: Request) -> None:
         """Report the exit code of a child that has ended, and import what it has imported."""
-        request = self._children.pop(process)
+        self._children.remove(process)
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         self._events.unregister(ended)
         os.close(ended)
@@ -216,10 +215,10 @@ class WarmProcess:
                 with suppress(Exception):  # not every name in sys.modules is a module of its own
                     import_module(name)
 
-    def _abandon(self, process: int) -> None:
+    def _abandon(self, process: int, connection: socket.socket) -> None:
         """Kill a child whose command has ended without it."""
-        self._events.unregister(self._children[process].connection)
-        send_signal(process, signal.SIGKILL)
+        self._events.unregister(connection)
+        os.kill(process, signal.SIGKILL)  # it is not reaped yet, so the number is its own
 
 
 def _receive(connection: socket.socket) -> Request | None:
@@ -250,7 +249,7 @@ def prepare_training(words: Sequence[str], folder: Path) -> None:
         folder: that its paths are relative to.
     """
     import_module("clipnoise.run.train")
-    from clipnoise.cli.train import read_given
+    from clipnoise.cli.train import read_given, train
     from clipnoise.fields import adapter
     from clipnoise.plugins import own_packages, use_places
     from clipnoise.privacy.calibration import read_calibration
@@ -263,20 +262,15 @@ def prepare_training(words: Sequence[str], folder: Path) -> None:
     git_commit()
     versions()
     adapter(PrivacyStatement)
-    files = _given("--calibration", words)
+    asked = train.make_context(TRAIN, list(words), resilient_parsing=True).params
+    files: Sequence[Path] = asked["calibration"] or ()
     if len(files) == 1:
         with suppress(UserError):
             _ = read_calibration(folder / files[0]).profile  # kept for later runs
     # The code of a run is read where no entry point names code of the user's, whatever the places.
-    for text in () if own_packages() else _given("--spec", words):
+    if asked["spec"] and not own_packages():
         with suppress(UserError):
-            fingerprint(read_given(text, folder))
-
-
-def _given(option: str, words: Sequence[str]) -> list[str]:
-    """Return the values of an option."""
-    rest = words[words.index(option) + 1 :] if option in words else ()
-    return list(takewhile(lambda word: not word.startswith("--"), rest))
+            fingerprint(read_given(asked["spec"], folder))
 
 
 def _close(streams: Iterable[int]) -> None:

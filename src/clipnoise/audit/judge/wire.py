@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from clipnoise.core.clip_rules import ClipRule
@@ -55,17 +55,10 @@ KINDS: Mapping[Any, Callable[..., Any]] = {
     LocalTraining: LocalTraining,
 }
 NAMED = {kind.__name__: make for kind, make in KINDS.items()}
-DTYPES = {
-    str(kind): kind
-    for kind in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
-    )
-}
 
 
 def pack(message: Any) -> bytes:
-    """Return a message as bytes.
+    """Return a message as bytes: its tensors as safetensors, the rest as JSON beside them.
 
     Args:
         message: plain data, in which lists and mappings may hold tensors and objects of `KINDS`.
@@ -73,7 +66,7 @@ def pack(message: Any) -> bytes:
     Raises:
         TypeError: something in it is none of these.
     """
-    tensors: list[Tensor] = []
+    tensors: dict[str, Tensor] = {}
 
     def place(value: Any) -> dict[str, object]:
         for kind in KINDS:
@@ -85,19 +78,11 @@ def pack(message: Any) -> bytes:
                 return {KIND: kind.__name__, **values}
         if not isinstance(value, Tensor):
             raise TypeError(f"neither plain data nor a tensor: {type(value).__name__}")
-        if str(value.dtype) not in DTYPES:
-            raise TypeError(f"a tensor of {value.dtype}")
-        tensors.append(value)
-        return {PLACE: [str(value.dtype), list(value.shape)]}
+        tensors[str(len(tensors))] = value.detach().cpu().clone().contiguous()
+        return {PLACE: str(len(tensors) - 1)}
 
-    text = json.dumps(message, default=place).encode()
-    return b"".join([len(text).to_bytes(8), text, *map(bytes_of, tensors)])
-
-
-def bytes_of(tensor: Tensor) -> bytes:
-    """Return the values of a tensor of any type, whether or not NumPy has it."""
-    flat = tensor.detach().cpu().contiguous().flatten()
-    return flat.view(torch.uint8).numpy().tobytes()
+    text = json.dumps(message, default=place)
+    return save(tensors, {"text": text})
 
 
 def unpack(data: bytes) -> Any:
@@ -106,24 +91,16 @@ def unpack(data: bytes) -> Any:
     Raises:
         ValueError: it is not such a message.
     """
-    length = int.from_bytes(data[:8])
-    left = memoryview(data)[8 + length :]
 
     def fill(values: dict[str, Any]) -> Any:
-        nonlocal left
         if KIND in values:
             return NAMED[values.pop(KIND)](**values)
-        if PLACE not in values:
-            return values
-        name, shape = values[PLACE]
-        kind = DTYPES[name]
-        size = kind.itemsize * int(np.prod(shape, dtype=int))
-        numbers = torch.zeros(size, dtype=torch.uint8)
-        numbers.numpy()[:] = np.frombuffer(left, np.uint8, size)
-        left = left[size:]
-        return numbers.view(kind).reshape(shape)
+        return tensors[values[PLACE]] if PLACE in values else values
 
     try:
-        return json.loads(data[8 : 8 + length], object_hook=fill)
-    except (KeyError, TypeError, UserError, UnicodeDecodeError) as error:
+        tensors = load(data)
+        size = int.from_bytes(data[:8], "little")
+        text = json.loads(data[8 : 8 + size])["__metadata__"]["text"]
+        return json.loads(text, object_hook=fill)
+    except (KeyError, TypeError, UserError, UnicodeDecodeError, SafetensorError) as error:
         raise ValueError(f"not a message: {error}") from None

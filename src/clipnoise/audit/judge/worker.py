@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from clipnoise import plugins
-from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, bytes_of, pack, unpack
+from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, pack, unpack
 from clipnoise.audit.subject import Subject, run_spec, subject, with_numbers
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
@@ -91,7 +91,7 @@ def changed(before: dict[str, tuple[object, ...]], modules: Iterable[str]) -> li
 
 
 class Worker:
-    """Answers questions about the methods of the judged file, one after another.
+    """Answers questions about the methods of the judged file, one after another, each by `ask_…`.
 
     Which method a question is about, it says in three words: an id, hyper-parameters as JSON, and
     "" for the method, "warm" for the one that trains on public examples before it.
@@ -110,10 +110,6 @@ class Worker:
             assert start is not None
             made = start.method
         return made
-
-    def answer(self, ask: str, **values: Any) -> Any:
-        """Return the answer to a question: a function of this class, and what it is called with."""
-        return getattr(self, f"ask_{ask}")(**values)
 
     def ask_methods(self) -> list[str]:
         """Return the ids of the file's methods."""
@@ -239,7 +235,7 @@ def remembered(state: State) -> torch.Tensor:
     digest = hashlib.sha256()
     for name, value in sorted(state.get_state().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(bytes_of(value))
+        digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy())
     return torch.tensor(list(digest.digest()[:16])).to(state.theta)
 
 
@@ -268,7 +264,8 @@ def serve(connection: Connection, file: Path) -> None:
         except EOFError:
             return
         try:
-            sent = pack({"answer": worker.answer(**question)})
+            ask = getattr(worker, f"ask_{question.pop('ask')}")
+            sent = pack({"answer": ask(**question)})
         except Exception as error:
             cause = error.__cause__ or error
             lines = [f"line {line}: " for name, line in frames(cause) if name == str(file)]
