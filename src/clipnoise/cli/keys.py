@@ -72,7 +72,9 @@ def report_items(markdown: Markdown = None) -> None:
     With --markdown, renew the tables of keys in a page of the documentation instead.
     """
     if markdown is not None:
-        page, number = BLOCK.subn(_renewed, markdown.read_text(encoding="utf-8"))
+        page, number = BLOCK.subn(
+            lambda block: f"{block[1]}{key_table(block[2])}", markdown.read_text(encoding="utf-8")
+        )
         if not number:
             raise UserError(f"{markdown}: has no <!-- keys of … --> to write below.")
         write_atomically(markdown, page)
@@ -82,10 +84,6 @@ def report_items(markdown: Markdown = None) -> None:
         print(f"{identifier:<24}{documented(kind)[0]}")
         for name, meaning in meanings(kind, ReportItem).items():
             print(f"{'':<24}{name}{meaning}")
-
-
-def _renewed(block: re.Match[str]) -> str:
-    return f"{block[1]}{key_table(block[2])}"
 
 
 def key_table(section: str) -> str:

@@ -245,6 +245,18 @@ def require_form(file: Path, forms: Iterable[str]) -> None:
         raise UserError(f"{file}: its name must end in one of {', '.join(forms)}.")
 
 
+def aligned(rows: Sequence[Sequence[str]], left: Iterable[int]) -> list[str]:
+    """Return rows with their columns aligned, to the left where said."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            word.ljust(width) if place in left else word.rjust(width)
+            for place, (word, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def limit_threads(threads: int) -> None:
     """Limit the CPU threads of numerical libraries that have not been imported yet."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -541,9 +541,7 @@ def samplers(
     heads = ["sampler", "noise", *ACCOUNTANTS, "nodes of a graph"]
     rows = [[kind.id, kind.noise(), *_claims(kind)] for kind in SAMPLERS.values()]
     if markdown is None:
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        for row in (heads, *rows):
-            print("  ".join(map(str.ljust, row, widths)).rstrip())
+        print("\n".join(options.aligned([heads, *rows], left=range(len(heads)))))
         return
     lines = [heads, ["---"] * len(heads), *([f"`{row[0]}`", *row[1:]] for row in rows)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

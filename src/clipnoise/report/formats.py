@@ -161,9 +161,9 @@ def named(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {shown(value)}" for name, value in values.items())
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
+def count(number: int, noun: str) -> str:
     """Return a count with its noun: `1 run`, `6 runs`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def budget(text: str) -> str:

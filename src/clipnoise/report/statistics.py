@@ -289,18 +289,18 @@ def interquartile_mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def bootstrap(
-    tasks: Scores, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0
+    tasks: Scores, statistic: Statistic, *, resamples: int = RESAMPLES
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return a percentile interval of a statistic over the runs of several tasks together.
 
     Seeds are resampled with replacement within each task (a stratified bootstrap); the tasks
-    themselves are fixed. With few seeds the interval is too short.
+    themselves are fixed. With few seeds the interval is too short. The same scores give the same
+    interval.
 
     Args:
         tasks: scores over seeds, one array per task.
         statistic: of scores of shape (…, n), along the last axis; may add axes at the end.
         resamples: number of bootstrap samples.
-        seed: of the resampling: the same scores give the same interval.
 
     Returns:
         Lower and upper end at a nominal 95%, each of the statistic's shape; nan where a task has
@@ -312,7 +312,7 @@ def bootstrap(
     if min(map(len, tasks)) < 2:
         unknown = np.full_like(statistic(np.concatenate(tasks)), np.nan)
         return unknown, unknown
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     drawn = [task[generator.integers(len(task), size=(resamples, len(task)))] for task in tasks]
     values = statistic(np.concatenate(drawn, axis=1))
     tail = (1 - LEVEL) / 2

@@ -57,13 +57,27 @@ class LeagueFigure:
     tasks: Mapping[float, int] = field(default_factory=dict)
 
     def draw(self, known: Mapping[str, Style]) -> Figure:
-        """Draw it.
+        """Draw a subplot for each ε with a row for each method, the best on average first.
 
         Args:
             known: the look of each method, from `looks`.
         """
-        titles = {e: f" ({count(n, 'task')})" for e, n in self.tasks.items()}
-        return _draw(self.budgets, known, self.axis, titles)
+        means: dict[str, list[float]] = {}
+        for row in (row for rows in self.budgets.values() for row in rows):
+            means.setdefault(row.method, []).append(row.inner.mean)
+        order = sorted(means, key=lambda method: -sum(means[method]) / len(means[method]))
+        names = [canvas.LegendEntry(method, known[method]) for method in order]
+        height = 0.9 + 0.2 * len(order)
+        figure, axes = canvas.sheet(1, len(self.budgets), height=height, sharex=True, sharey=True)
+        for ax, (epsilon, rows) in zip(axes.flat, self.budgets.items(), strict=True):
+            tasks = f" ({count(self.tasks[epsilon], 'task')})" if self.tasks else ""
+            ax.set_title(f"ε = {epsilon:g}{tasks}")
+            ax.axvline(0, color=canvas.PALE, linewidth=0.8)
+            for row in rows:
+                _draw_row(ax, order.index(row.method), row, known[row.method])
+            canvas.label_rows(ax, names)
+        figure.supxlabel(self.axis, fontsize=9)
+        return figure
 
 
 def gains_figure(found: LeagueFindings, task: str) -> LeagueFigure:
@@ -155,30 +169,6 @@ def _gains(found: LeagueFindings, task: str, epsilon: float) -> Iterator[GainRow
             for low, high in (("low", "high"), ("all_low", "all_high"))
         )
         yield GainRow(one["method"], inner, outer, filled=bool(best[one["method"]]))
-
-
-def _draw(
-    budgets: Mapping[float, Sequence[GainRow]],
-    known: Mapping[str, Style],
-    name: str,
-    more: Mapping[float, str],
-) -> Figure:
-    """Draw a subplot for each ε with a row for each method, the best on average first."""
-    means: dict[str, list[float]] = {}
-    for row in (row for rows in budgets.values() for row in rows):
-        means.setdefault(row.method, []).append(row.inner.mean)
-    order = sorted(means, key=lambda method: -sum(means[method]) / len(means[method]))
-    names = [canvas.LegendEntry(method, known[method]) for method in order]
-    height = 0.9 + 0.2 * len(order)
-    figure, axes = canvas.sheet(1, len(budgets), height=height, sharex=True, sharey=True)
-    for ax, (epsilon, rows) in zip(axes.flat, budgets.items(), strict=True):
-        ax.set_title(f"ε = {epsilon:g}{more.get(epsilon, '')}")
-        ax.axvline(0, color=canvas.PALE, linewidth=0.8)
-        for row in rows:
-            _draw_row(ax, order.index(row.method), row, known[row.method])
-        canvas.label_rows(ax, names)
-    figure.supxlabel(name, fontsize=9)
-    return figure
 
 
 def _draw_row(ax: Axes, height: int, row: GainRow, look: Style) -> None:

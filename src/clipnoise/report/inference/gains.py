@@ -132,7 +132,6 @@ def simultaneous_intervals(
     of: Components,
     baseline: int,
     *,
-    level: float = LEVEL,
     settings: int = 1,
     draws: int = DRAWS,
     seed: int = 0,
@@ -140,20 +139,19 @@ def simultaneous_intervals(
     """Return simultaneous intervals of all gains over a baseline.
 
     The reach is a quantile of the largest |t| of all methods in `ErrorDraws`, at the level
-    1 − (1 − level) / settings, so that the intervals of all settings are simultaneous. It is never
+    1 − 0.05 / settings, so that the intervals of all settings are simultaneous at 95%. It is never
     less than that of the gain's own t-interval at this level: where one search collapsed, no flip
     of signs has a large t, whatever the level.
 
     Args:
         of: of one setting.
         baseline: its position.
-        level: at which they hold jointly.
         settings: how many there are.
         draws: how many are made.
         seed: of the draws.
     """
     others = [index for index in range(len(of.searches)) if index != baseline]
-    each = 1 - (1 - level) / settings
+    each = 1 - (1 - LEVEL) / settings
     found = {index: gain(of, index, baseline, level=each) for index in others}
     if not others:
         return {}

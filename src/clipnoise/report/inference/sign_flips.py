@@ -47,7 +47,7 @@ def units_needed(alpha: float) -> int:
     return int(np.ceil(1 - np.log2(alpha) - ROUNDING))
 
 
-def sign_flips(units: int, seed: int = 0) -> Floats:
+def sign_flips(units: int) -> Floats:
     """Return signs of shape (flips, units), the first row without a change.
 
     These are all 2^S flips for at most `ALL_FLIPS` units, and beyond that `DRAWN_FLIPS` random
@@ -56,7 +56,7 @@ def sign_flips(units: int, seed: int = 0) -> Floats:
     if units <= ALL_FLIPS:
         bits = (np.arange(2**units)[:, None] >> np.arange(units)) & 1
         return np.asarray(1.0 - 2.0 * bits)
-    drawn = np.random.default_rng(seed).integers(0, 2, size=(DRAWN_FLIPS, units))
+    drawn = np.random.default_rng(0).integers(0, 2, size=(DRAWN_FLIPS, units))
     return np.concatenate([np.ones((1, units)), 1.0 - 2.0 * drawn])
 
 
