@@ -82,7 +82,7 @@ onstart:
         job.wildcards.hash for job in workflow.dag.jobs if job.rule.name == "train"
     }
     studies = [study for study in plan.read if trained & study.specs.keys()]
-    for line in outlooks(studies, Path(RESULTS), workflow.cores or 1):
+    for line in outlooks(studies, Path(RESULTS), workflow.cores or 1, Path(CACHE)):
         logger.info(line, extra={"kinds": kinds})
     or_exit(plan.note_studies)
     os.environ[PLANNED_CODE] = plan.code(trained)  # sbatch passes it on

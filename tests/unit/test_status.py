@@ -10,11 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from clipnoise.cli import main
 from clipnoise.cli.studies import STATES, span
+from clipnoise.data.cache import read_manifest, write_arrays
 from clipnoise.files import locked, write_json
 from clipnoise.run.checkpoint import Checkpoint, InterruptedRunError, StopRequest
 from clipnoise.run.job import describe
@@ -141,6 +143,23 @@ def test_a_run_whose_files_are_not_complete_is_damaged(study: Study, tmp_path: P
     assert "lacks metrics.csv. Delete it, and the run is trained again" in found.reason
 
 
+def test_a_run_is_outdated_where_its_data_have_been_prepared_from_others(
+    study: Study, tmp_path: Path
+) -> None:
+    spec = study.runs[0].spec
+    summary = end(tmp_path, spec, "completed", 1.0)
+    folder = tmp_path / "data" / spec.dataset.prepared
+    facts = {"source": "made up", "licence": "none"}
+    write_arrays(folder, {"train_inputs": np.zeros(3)}, facts)
+    recorded = read_manifest(folder, "digits").digests()
+    write_json(summary, {**json.loads(summary.read_text()), "data": recorded})
+    assert study_status(study, tmp_path, tmp_path / "data").runs[0].state == "done"
+    write_arrays(folder, {"train_inputs": np.ones(3)}, facts)
+    found = study_status(study, tmp_path, tmp_path / "data").runs[0]
+    assert (found.state, found.reason) == ("outdated", "its data have changed since")
+    assert study_status(study, tmp_path).runs[0].state == "done"
+
+
 def test_a_failure_is_told_though_an_older_result_was_restored(
     study: Study, tmp_path: Path
 ) -> None:
@@ -256,7 +275,9 @@ def test_what_snakemake_will_train_again_is_not_called_done(
     states: StudyStatus, study: Study, tmp_path: Path
 ) -> None:
     said = outlook(study, tmp_path / "results")
-    assert said.startswith("7 of 9 runs to train (1 of them again, because their code has changed)")
+    assert said.startswith(
+        "7 of 9 runs to train (1 of them again, because code or data have changed)"
+    )
 
 
 def hostile(folder: Path, values: dict[str, Any], kind: str) -> None:

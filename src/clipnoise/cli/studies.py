@@ -64,8 +64,9 @@ def status(
         plan, root = _planned(config, study)
         results = results or root / plan.config.results
         shown = [plan.study(name) for name in plan.configured]
-        studies = [study_status(each, results) for each in shown]
-        steps = failed_steps(results, root / plan.config.cache, shown)
+        cache = root / plan.config.cache
+        studies = [study_status(each, results, cache) for each in shown]
+        steps = failed_steps(results, cache, shown)
     if json:
         mappings = [_study_mapping(each) for each in studies]
         failed = {f"{rule} {key}": reason for (rule, key), reason in steps.items()}
@@ -174,12 +175,13 @@ def _overview(plan: Plan, study: Study, root: Path) -> Iterator[str]:
         numbers = [str(len(one)) for one in (runs, *seen)]
         rows.append((name, *numbers, epsilons or "none", str(len({r.spec.seed for r in runs}))))
     yield f"{study.experiment}: {study.title} ({study.path})"
-    yield from (f"  {line}" for line in _aligned(rows, left=(0, 5)))
+    yield from (f"  {line}" for line in options.aligned(rows, left=(0, 5)))
     methods = Counter(run.label for run in study.runs)
     tuning = f", tuning {len(study.tuning_runs)}" if study.tuning_runs else ""
     yield f"  runs: {', '.join(f'{label} {n}' for label, n in methods.items())}{tuning}"
     yield f"  jobs: {', '.join(f'{rule} {n}' for rule, n in counts.items())}"
-    yield f"  {outlook(study, root / plan.config.results)}"
+    results, cache = root / plan.config.results, root / plan.config.cache
+    yield f"  {outlook(study, results, data=cache)}"
     yield from (f"  remark: {remark}" for remark in _remarks(study))
 
 
@@ -251,18 +253,6 @@ def _of_delta(study: Study) -> Iterator[str]:
             yield remark
 
 
-def _aligned(rows: Sequence[Sequence[str]], left: Iterable[int]) -> list[str]:
-    """Return rows with their columns aligned, to the left where said."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            word.ljust(width) if place in left else word.rjust(width)
-            for place, (word, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def _table(studies: Iterable[StudyStatus]) -> str:
     """Return one line per study, with the columns aligned."""
     head = ("study", "runs", *STATES, "time left")
@@ -270,7 +260,7 @@ def _table(studies: Iterable[StudyStatus]) -> str:
     for study in studies:
         counts = (str(study.counts[state]) for state in STATES)
         rows.append((study.name, str(len(study.runs)), *counts, _left(study)))
-    return "\n".join(_aligned(rows, left=(0, len(head) - 1)))
+    return "\n".join(options.aligned(rows, left=(0, len(head) - 1)))
 
 
 def _left(study: StudyStatus) -> str:

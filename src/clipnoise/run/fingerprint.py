@@ -17,6 +17,9 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from clipnoise.data.base import Dataset
+from clipnoise.data.own import Own
+from clipnoise.data.sources import raw_digests
 from clipnoise.plugins import imported_text, is_own, own_packages
 from clipnoise.run.spec import RunSpec
 
@@ -58,8 +61,25 @@ def own_files(spec: RunSpec) -> dict[str, str]:
 
     A file counts as it was when it was imported. Its name is that below its place.
     """
+    return _own_files(_roots(spec))
+
+
+def prepared_from(dataset: Dataset, cache: Path) -> str:
+    """Return a digest of the user's files that a dataset is prepared from: its code and raw files.
+
+    Returns:
+        12 hex digits; empty where none of them is the user's.
+    """
+    found = _own_files((type(dataset).__module__,))
+    if isinstance(dataset, Own):
+        found |= raw_digests(dataset, cache)
+    text = json.dumps(found, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if found else ""
+
+
+def _own_files(roots: tuple[str, ...]) -> dict[str, str]:
     found = {}
-    for module in sorted(filter(is_own, closure(_roots(spec)))):
+    for module in sorted(filter(is_own, closure(roots))):
         path, text = _source(module), imported_text(module)
         assert path is not None, module
         package = next(one for one in own_packages() if f"{module}.".startswith(f"{one}."))

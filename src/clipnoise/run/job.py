@@ -7,7 +7,7 @@ import logging
 import math
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -63,11 +63,24 @@ def data_digests(spec: RunSpec, cache: Path, weights: Path) -> dict[str, str]:
     Raises:
         UserError: a dataset is not prepared.
     """
-    found: dict[str, str] = {}
-    for prefix, dataset in zip(("", "public "), spec.datasets, strict=False):
-        manifest = read_manifest(cache / dataset.prepared, dataset.invocation)
-        found |= {f"{prefix}{name}": text for name, text in manifest.digests().items()}
+    manifests = (read_manifest(cache / one.prepared, one.invocation) for one in spec.datasets)
+    found = by_role([manifest.digests() for manifest in manifests])
     return found | tensors_digest(spec.model, weights)
+
+
+def by_role(datasets: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return the digests of a run's prepared files, as a result records them.
+
+    Args:
+        datasets: the digests of its dataset, and of that with public examples if there is one.
+    """
+    prefixed = zip(("", "public "), datasets, strict=False)
+    return {f"{role}{name}": text for role, one in prefixed for name, text in one.items()}
+
+
+def made_with(summary: Summary, digests: Mapping[str, str]) -> bool:
+    """Return whether a result was made with files that have these digests; it may record none."""
+    return all(summary["data"].get(name, text) == text for name, text in digests.items())
 
 
 def is_finished(
@@ -93,9 +106,8 @@ def is_finished(
     same_claim = all(
         stated.get(name) == getattr(due, name) for name in ("epsilon", "noise_multiplier")
     )
-    same_data = all(summary["data"].get(name, text) == text for name, text in data.items())
     made_by = (summary["spec"], summary.get("fingerprint"))
-    return bool(same_claim and same_data and made_by == (plain, fingerprint(spec)))
+    return bool(same_claim and made_with(summary, data) and made_by == (plain, fingerprint(spec)))
 
 
 def run_job(

@@ -28,7 +28,7 @@ from clipnoise.models.base import Model
 from clipnoise.models.pretrained import tensors_digest
 from clipnoise.plugins import plugins, use_places
 from clipnoise.privacy.budget import Budget
-from clipnoise.run.fingerprint import fingerprint
+from clipnoise.run.fingerprint import fingerprint, prepared_from
 from clipnoise.run.results import run_folder
 from clipnoise.run.scheduler import Limit, count_exceeded
 from clipnoise.run.spec import RunSpec
@@ -303,13 +303,19 @@ class Plan:
     def preparation(self, prepared: str) -> str:
         """Return the arguments of `clipnoise data prepare` for a folder of the cache.
 
+        Other arguments make Snakemake prepare it again: those with the user's files say what is in
+        them.
+
         Raises:
             UserError: no study needs the folder, and no dataset has it as its own.
         """
         known = plugins("clipnoise.data", Dataset)
         if prepared in known and not known[prepared]().preparation():
-            return prepared
-        return self._find(self._datasets, prepared, "prepared dataset").invocation
+            dataset = known[prepared]()
+        else:
+            dataset = self._find(self._datasets, prepared, "prepared dataset")
+        sources = prepared_from(dataset, Path(self.config.cache))
+        return f"{dataset.invocation}{sources and f' --sources {sources}'}"
 
     # Studies and their reports
 

@@ -12,7 +12,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +20,11 @@ from stat import S_ISREG
 from statistics import mean
 from typing import Literal
 
+from clipnoise.data.base import Dataset
+from clipnoise.data.cache import read_manifest
 from clipnoise.errors import UserError
 from clipnoise.run.fingerprint import fingerprint
-from clipnoise.run.job import CHECKPOINT_SECONDS
+from clipnoise.run.job import CHECKPOINT_SECONDS, by_role, made_with
 from clipnoise.run.progress import PROGRESS, is_training
 from clipnoise.run.results import METRICS, SPEC, read_summary, run_folder
 from clipnoise.run.scheduler import STARTED
@@ -67,9 +69,9 @@ class RunStatus:
 
     Attributes:
         spec: the run.
-        state: "outdated" means that code that can change its result has been edited since, so that
-            Snakemake will train it again; "silent" that the run started but shows no sign of life;
-            "stopped" that it was told to stop, and will resume from its checkpoint.
+        state: "outdated" means that code or data that can change its result have been changed
+            since, so that Snakemake will train it again; "silent" that the run started but shows no
+            sign of life; "stopped" that it was told to stop, and will resume from its checkpoint.
         reason: why it diverged, failed, stopped, is outdated or damaged; the last step of a running
             one.
         log: its log, if there is one.
@@ -165,24 +167,25 @@ def span(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def study_status(study: Study, results: Path, now: float | None = None) -> StudyStatus:
+def study_status(study: Study, results: Path, data: Path | None = None) -> StudyStatus:
     """Return the state of every run of a study.
 
     Args:
         study: the study.
         results: the results folder.
-        now: the time in seconds since 1970; None takes that of the clock that dates the files.
+        data: the folder of prepared datasets, with which results are compared; None for none.
     """
-    clock = file_clock(results) if now is None else now
+    clock = file_clock(results)
     names = study.names
-    found = (_run(spec, results, clock) for spec in study.specs.values())
+    digests = {one: _digests(one, data) for spec in study.specs.values() for one in spec.datasets}
+    found = (_run(spec, results, clock, digests) for spec in study.specs.values())
     runs = tuple(replace(run, name=names[run.spec.hash]) for run in found)
     return StudyStatus(study.name, runs)
 
 
-def outlook(study: Study, results: Path, cores: int = 1) -> str:
+def outlook(study: Study, results: Path, cores: int = 1, data: Path | None = None) -> str:
     """Return in a sentence how many runs are left, and how long they take on some cores."""
-    status = study_status(study, results)
+    status = study_status(study, results, data)
     total, done = len(status.runs), len(status.of(*ENDED))
     if done == total:
         return f"all {total} runs are done"
@@ -194,13 +197,15 @@ def outlook(study: Study, results: Path, cores: int = 1) -> str:
     if left is not None:
         time = f"about {span(left / cores)} on {where}, {source}"
     again = status.counts["outdated"]
-    changed = f" ({again} of them again, because their code has changed)" if again else ""
+    changed = f" ({again} of them again, because code or data have changed)" if again else ""
     return f"{total - done} of {total} runs to train{changed}, {time}"
 
 
-def outlooks(studies: Iterable[Study], results: Path, cores: int = 1) -> Iterator[str]:
+def outlooks(
+    studies: Iterable[Study], results: Path, cores: int = 1, data: Path | None = None
+) -> Iterator[str]:
     """Yield the outlook of each study, in one line for all whose time is unknown."""
-    said = {study.experiment: outlook(study, results, cores) for study in studies}
+    said = {study.experiment: outlook(study, results, cores, data) for study in studies}
     unknown = [name for name, text in said.items() if text.endswith(UNKNOWN)]
     several = len(unknown) > 1
     for name, text in said.items():
@@ -246,7 +251,19 @@ def failed_steps(
     return found
 
 
-def _run(spec: RunSpec, results: Path, now: float) -> RunStatus:
+def _digests(dataset: Dataset, data: Path | None) -> dict[str, str]:
+    """Return the digests of a dataset's prepared files; none where it is not prepared."""
+    if data is None:
+        return {}
+    try:
+        return read_manifest(data / dataset.prepared, dataset.invocation).digests()
+    except UserError:
+        return {}
+
+
+def _run(
+    spec: RunSpec, results: Path, now: float, digests: Mapping[Dataset, Mapping[str, str]]
+) -> RunStatus:
     folder = run_folder(results, spec)
     try:
         summary = read_summary(folder)
@@ -258,8 +275,12 @@ def _run(spec: RunSpec, results: Path, now: float) -> RunStatus:
             why = f"{folder}: lacks {' and '.join(lacks)}. Delete it, and the run is trained again"
             return RunStatus(spec, "damaged", why)
         state: State = "done" if summary["status"] == "completed" else "diverged"
+        why = ""
         if summary.get("fingerprint") not in (None, fingerprint(spec)):
             why = "its code has changed since"
+        elif not made_with(summary, by_role(digests[one] for one in spec.datasets)):
+            why = "its data have changed since"
+        if why:
             return _failed(spec, folder / "run.log", now) or RunStatus(
                 spec, "outdated", why, seconds=summary["seconds"]
             )
