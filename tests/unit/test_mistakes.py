@@ -127,6 +127,24 @@ PANELS: list[tuple[dict[str, Any], str]] = [
         {"methods": [{**TUNED, "learning_rate": 3}]},
         "methods.0.learning_rate: is tuned, too, so that 3 would be ignored. Give one of them.",
     ),
+    (
+        {"methods": [{**TUNED, "overrides": [{"epsilon": 8, "learning_rate": 3}]}]},
+        "methods.0.overrides.0.learning_rate: is tuned, too, so that 3 would be ignored.",
+    ),
+    (
+        {"methods": [{**SGD, "overrides": [{"epsilons": 8, "learning_rate": 2}]}]},
+        "methods.0.overrides.0: names none of dataset, model, epsilon, so it would hold everywhere."
+        " Give the value to the method itself. Did you mean 'epsilon'?",
+    ),
+    (
+        {"methods": [{**SGD, "label": "dp-adam"}]},
+        "methods.0.label: dp-adam is the id of another method, for which a reader would",
+    ),
+    ({"methods": [{**SGD, "label": ""}]}, "methods: a label is empty."),
+    (
+        {"training": {"expected_batch_size": 50, "epochs": 0.01}},
+        "training.epochs: 0.01 epochs of 1,300 with expected batches of 50 are no step: 0.0385 ",
+    ),
     (tune(ranges={"gamma": [0, 1]}, trials=2), "methods.0.tune: ranges.gamma: give a smallest and"),
     (
         {"methods": [{**TUNED, "label": "η {learning_rat}", "sweep": {"learning_rate": [1, 2]}}]},
@@ -176,6 +194,14 @@ STUDIES: list[tuple[dict[str, Any], str]] = [
     (
         {"report": [{"kind": "tabel", "panels": "main"}]},
         "report.0.kind: 'tabel'. Did you mean 'table'? Allowed: ",
+    ),
+    (
+        {"report": [{"kind": "moments"}]},
+        "report.0: shows diagnostics, which no panel of it records: give one `training: {diagn",
+    ),
+    (
+        {"report": [{"kind": "filter-sweep"}]},
+        "report.0: no method of these panels has a filter (filter_b).",
     ),
     (
         {"report": [{"kind": "table", "panels": "mian"}]},
@@ -333,6 +359,11 @@ def test_a_key_given_twice_in_a_study_is_located(
             {"privacy": {"delta": 1e-5, "sampler": "shuffled"}},
             "panel main: the ε of dp-sgd is nominal: ",
         ),
+        (
+            {"privacy": {"delta": 1e-5, "trials": {"mean": 5}}},
+            "panel main: σ of dp-sgd pays for a search of negative-binomial of shape 1, 5 expected "
+            "elsewhere, because privacy.trials is given and nothing is tuned here.",
+        ),
         ({"seeds": [4]}, "panel main: one seed, so its results have no spread and no interval."),
         (
             {"title": "方法 ε"},
@@ -438,3 +469,33 @@ def test_no_method_without_privacy_is_suggested_for_the_name_of_a_private_one(
 ) -> None:
     with pytest.raises(UserError, match=rf"unknown method '{name}'\. Did you mean '{nearest}'"):
         method_class(name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("nn.Tanh()", "nn.BatchNorm1d(self.width)", "its statistics mix the examples of a batch"),
+        ("self.width, signature.outputs", "self.width, 1", "it returns (3, 1), not (3, 10)."),
+        ("math.prod(signature.shape)", "3", "on inputs of shape (3, 1, 8, 8) it fails: RuntimeErr"),
+    ],
+)
+def test_a_network_in_a_folder_of_plug_ins_is_built_and_tried(
+    old: str,
+    new: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(tmp_path, {"models": ["my-net"]})
+    config = tmp_path / "config.yaml"
+    config.write_text("studies: [mine]\nplugins: plugins\n")
+    monkeypatch.setenv("CLIPNOISE_PLUGINS", str(tmp_path / "plugins"))
+    assert main(["new", "model", "my-net"]) == 0
+    assert main(["check"]) == 0
+    capsys.readouterr()
+    config.write_text("studies: [mine]\nplugins: changed\n")
+    text = (tmp_path / "plugins" / "my_net.py").read_text()
+    (tmp_path / "changed").mkdir()
+    (tmp_path / "changed" / "my_net.py").write_text(text.replace(old, new))
+    assert words in said(capsys)

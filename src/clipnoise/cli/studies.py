@@ -38,6 +38,9 @@ from clipnoise.studies.study import Study, load_study
 from clipnoise.studies.tuning import choose
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from clipnoise.data.signature import Signature
     from clipnoise.run.job import Different
 
 STATES = get_args(State)
@@ -132,11 +135,13 @@ def _require_networks(study: Study, weights: Path) -> None:
         UserError: one cannot be built, or cannot be trained privately; names the study.
     """
     from clipnoise.models.hub import NamedModel
+    from clipnoise.plugins import is_own
 
     tried: set[Any] = set()
     for spec in study.specs.values():
         model, signature = spec.model, spec.dataset.signature
-        ours = type(model).__module__.startswith("clipnoise.") and not isinstance(model, NamedModel)
+        module, named = type(model).__module__, isinstance(model, NamedModel)
+        ours = module.startswith("clipnoise.") and not is_own(module) and not named
         if ours or (model, signature, spec.privacy is None) in tried:
             continue
         tried.add((model, signature, spec.privacy is None))
@@ -146,8 +151,34 @@ def _require_networks(study: Study, weights: Path) -> None:
                 from clipnoise.gradients.checks import check_kinds  # with torch
 
                 check_kinds(network)
+            if not named:
+                _require_outputs(network, model.id, signature)
         except UserError as error:
             raise UserError(f"{study.path}: {error}") from None
+
+
+def _require_outputs(network: nn.Module, model: str, signature: Signature) -> None:
+    """Refuse a network that fails on inputs such as a dataset offers, or returns too few numbers.
+
+    Raises:
+        UserError: names the model, the shape of the inputs and what came out.
+    """
+    import torch
+
+    if signature.kind not in ("features", "image", "tokens"):
+        return
+    tokens = signature.kind == "tokens"
+    inputs = torch.zeros(3, *signature.shape, dtype=torch.int64 if tokens else torch.float32)
+    given = f"model {model}: on inputs of shape {tuple(inputs.shape)}"
+    try:
+        with torch.no_grad():
+            outputs = network.eval()(inputs)
+    except Exception as error:
+        raise UserError(f"{given} it fails: {type(error).__name__}: {error}") from None
+    shape = tuple(getattr(outputs, "shape", ()))
+    if len(shape) < 2 or shape[0] != len(inputs) or shape[-1] < signature.outputs:
+        due = f"({len(inputs)}, {signature.outputs})"
+        raise UserError(f"{given} it returns {shape or type(outputs).__name__}, not {due}.")
 
 
 def _planned(config: Path, studies: Sequence[str]) -> tuple[Plan, Path]:
@@ -212,6 +243,7 @@ def _remarks(study: Study) -> Iterator[str]:
         if len({run.spec.seed for run in study.runs if run.panel == name}) == 1:
             yield f"panel {name}: one seed, so its results have no spread and no interval."
     yield from dict.fromkeys(_of_claims(study))
+    yield from dict.fromkeys(_of_trials(study))
     named = {study.title, *study.titles.values(), *(item.title for item in study.report)}
     named |= {word for run in study.runs for word in (run.label, run.dataset, run.model)}
     for text in sorted(named):
@@ -229,6 +261,17 @@ def _of_claims(study: Study) -> Iterator[str]:
         if claim(mechanism, private=run.spec.protects, covered=not caveat) == "nominal":
             why = caveat or f"{mechanism.accountant} is not proved for this sampler"
             yield f"panel {run.panel}: the ε of {run.label} is nominal: {why}."
+
+
+def _of_trials(study: Study) -> Iterator[str]:
+    """Yield which σ pay for a search that the study does not make."""
+    for run in study.runs:
+        privacy = run.spec.privacy
+        if run.tune is None and privacy is not None and privacy.trials is not None:
+            yield (
+                f"panel {run.panel}: σ of {run.label} pays for a search of {privacy.trials} "
+                "elsewhere, because privacy.trials is given and nothing is tuned here."
+            )
 
 
 def _without_glyph(text: str) -> str:

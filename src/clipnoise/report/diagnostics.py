@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from clipnoise.errors import UserError
 from clipnoise.report.formats import DASH, budget, count, significant
 from clipnoise.report.records import PLACE, split
 from clipnoise.report.statistics import require_one_each
 from clipnoise.run.outcome import Recorded
+from clipnoise.studies.items import Values
 
 QUANTITIES = {
     "m_clipped": "first moment, without noise",
@@ -29,6 +31,15 @@ WITHOUT_NOISE = {
     "v_clipped": "second moment",
     "update_clipped": "update",
 }
+
+
+def require_diagnostics(training: Values, file: str, key: str) -> None:
+    """Raise UserError where no panel of an item records diagnostics."""
+    if not any(section.get("diagnostics") for section in training):
+        raise UserError(
+            f"{file}: {key}: shows diagnostics, which no panel of it records: give one "
+            "`training: {diagnostics: true}`."
+        )
 
 
 @dataclass(frozen=True)

@@ -246,6 +246,8 @@ class Panel:
             if twice:
                 advice = "" if numbers else "; tell them apart by `label`"
                 raise UserError(f"{where} {twice[0]} is given twice{advice}.")
+            if not numbers and any(one.values.get("label") == "" for one in values):
+                raise UserError(f"{where} a label is empty.")
             if alike := alike_but_different(names):
                 raise UserError(f"{where} {' and '.join(map(repr, alike))} look the same.")
 

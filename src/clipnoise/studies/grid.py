@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from clipnoise.core.method import Method
 from clipnoise.data.base import Dataset
@@ -149,6 +149,11 @@ class PanelGrid:
                 raise self._unknown(f"{key}.tuning.{name}", TUNE)
         for number, entry in enumerate(panel.each_method):
             where = f"{key}.methods.{number}"
+            if entry.label != entry.id and entry.label in methods():
+                raise UserError(
+                    f"{self.path}: {where}.label: {entry.label} is the id of another method, for "
+                    f"which a reader would take this {entry.id}."
+                )
             self._require_known(entry, self._method(entry.id, f"{where}.id"), where, OF_METHODS)
         for name, kinds in (
             ("datasets", plugins("clipnoise.data", Dataset)),
@@ -193,7 +198,7 @@ class PanelGrid:
                         values = self._resolve(method, names, where)
                         tune = self._tune(values.pop("tune", None), where)
                         if tune is not None:
-                            self._refuse_both(panel.methods[number], tune, where)
+                            self._refuse_both(panel.methods[number], tune, names, where)
                         label = method.label
                         yield Setting(number, dataset, model, epsilon, values, label, tune, places)
 
@@ -237,21 +242,23 @@ class PanelGrid:
                 f"{self.path}: {where}.overrides: expected a list of mappings, got {overrides!r}."
             )
         for number, override in enumerate(overrides):
-            matches = {k: v for k, v in override.items() if k in AXES}
+            matches = _axes_of(override)
             for fixed in [name for name in NOT_OVERRIDDEN if name in override]:
                 raise UserError(
                     f"{self.path}: {where}.overrides.{number}.{fixed}: an override changes "
                     "hyper-parameters of its method; give another method an entry of its own."
                 )
             if not matches:
+                hints = (nearest(name, AXES) for name in override)
                 raise UserError(
                     f"{self.path}: {where}.overrides.{number}: names none of {', '.join(AXES)}, so "
                     "it would hold everywhere. Give the value to the method itself."
+                    f"{next(filter(None, hints), '')}"
                 )
             self._require_match(matches, f"{where}.overrides.{number}")
             if len(matches) == len(override):
                 raise UserError(f"{self.path}: {where}.overrides.{number}: gives no value.")
-            if all(v in names[k] for k, v in matches.items()):
+            if _matches(override, names):
                 values |= {k: v for k, v in override.items() if k not in AXES}
         return values
 
@@ -286,14 +293,29 @@ class PanelGrid:
             raise UserError(f"{self.path}: panels.{self.name}.{error}.") from None
         return tune
 
-    def _refuse_both(self, method: PanelEntry, tune: Tune, where: str) -> None:
-        """Refuse a value of an entry that the entry tunes; values that it shares are replaced."""
-        for name in tune.parameters:
-            if name in method.values:
-                raise UserError(
-                    f"{self.path}: {where}.{name}: is tuned, too, so that "
-                    f"{shorten(method.values[name])} would be ignored. Give one of them."
-                )
+    def _refuse_both(
+        self, method: PanelEntry, tune: Tune, names: Mapping[str, Sequence[object]], where: str
+    ) -> None:
+        """Refuse a value of an entry that the entry tunes; values that it shares are replaced.
+
+        Args:
+            method: the entry.
+            tune: what it tunes at a place.
+            names: axis → what the place is called.
+            where: the entry's key, for error messages.
+        """
+        overrides = cast("list[Mapping[str, object]]", method.values.get("overrides", []))
+        given = {where: method.values}
+        for number, override in enumerate(overrides):
+            if _matches(override, names):
+                given[f"{where}.overrides.{number}"] = override
+        for key, values in given.items():
+            for name in tune.parameters:
+                if name in values:
+                    raise UserError(
+                        f"{self.path}: {key}.{name}: is tuned, too, so that "
+                        f"{shorten(values[name])} would be ignored. Give one of them."
+                    )
 
     @cached_property
     def _planned(self) -> tuple[tuple[PlannedRun, ...], dict[str, Search]]:
@@ -365,7 +387,19 @@ class PanelGrid:
         offered = None if public is None else self.scale.dataset(public).given
         file, places = str(self.path), setting.places
         spec = from_mapping(values, file=file, places=places, offered=offered)
+        if self.scale == Scale():
+            self._require_a_step(spec, f"{places['training']}.epochs")
         return self.scale.shortened(spec)
+
+    def _require_a_step(self, spec: RunSpec, key: str) -> None:
+        """Refuse epochs of less than half a step, which would be trained as one step."""
+        count, training = spec.unit.count, spec.training
+        if training.epochs and training.epochs * count / training.expected_batch_size < 0.5:
+            raise UserError(
+                f"{self.path}: {key}: {training.epochs:g} epochs of {count:,} with expected "
+                f"batches of {training.expected_batch_size:,} are no step: "
+                f"{training.expected_batch_size / count:.3g} epochs are one."
+            )
 
     def _privacy_of(self, setting: Setting) -> dict[str, object] | None:
         """Return the section `privacy` of a setting's runs; None of a method without noise.
@@ -441,3 +475,17 @@ class PanelGrid:
         name = tune.metric.removeprefix("validation_")
         require_metric(name, task, f"{self.path}: {setting.places['method']}.tune.metric")
         return name
+
+
+def _axes_of(override: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in override.items() if name in AXES}
+
+
+def _matches(override: Mapping[str, object], names: Mapping[str, Sequence[object]]) -> bool:
+    """Return whether an override holds at a place.
+
+    Args:
+        override: as in a study.
+        names: axis → what the place is called.
+    """
+    return all(value in names[axis] for axis, value in _axes_of(override).items())

@@ -20,6 +20,7 @@ from clipnoise.plugins import plugins
 from clipnoise.studies.moved import ITEM_KEYS, ITEM_KINDS, refuse_moved
 
 FOLDER = "clipnoise.report.kinds"
+Values = Sequence[Mapping[str, object]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +73,12 @@ class ReportItem:
         """Which further panels each of its panels is compared with: option → axis → label."""
         return {}
 
-    def check(self, methods: Sequence[Mapping[str, object]], file: str, key: str) -> None:
+    def check(self, methods: Values, training: Values, file: str, key: str) -> None:
         """Refuse panels that lack what it shows.
 
         Args:
             methods: the entries of all methods of the panels.
+            training: the section `training` of each panel.
             file, key: of the item, for error messages.
 
         Raises:

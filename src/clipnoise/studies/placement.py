@@ -42,7 +42,7 @@ def _placed(
         shown += having((one for one in panels if one.family == family), item.only, path, key)
     for group in [shown] if item.together and shown else [[one] for one in shown]:
         methods = [method.values for one in group for method in one.panel.each_method]
-        item.check(methods, str(path), key)
+        item.check(methods, [one.panel.training for one in group], str(path), key)
         if len(ranked := dict.fromkeys(one.panel.rank_by or "none" for one in group)) > 1:
             raise UserError(
                 f"{path}: {key}: the panels that it shows together are ranked by different metrics "

@@ -105,7 +105,9 @@ def _sentences(runs: pd.DataFrame, data: ItemData) -> str:
     """Return in three sentences what costs the private run its accuracy."""
     found = _samples(runs, data)
     lacking = {*CHANGES.values()} - {*found} - OPTIONAL
-    if lacking or not all(one.complete for one in found.values()):
+    if lacking:
+        return f"Nothing is said without the panels {', '.join(map(repr, sorted(lacking)))}."
+    if not all(one.complete for one in found.values()):
         return "Not every run has completed."
     unit = " points" if data.metric.unit else ""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from clipnoise.report import diagnostics
 from clipnoise.report.figures import histograms, noise_bias
 from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.studies.items import Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +27,10 @@ class Moments(FigureItem):
 
     kind: Literal["moments"] = "moments"
     show: Literal["histograms", "estimates", "corrections", "noise-bias"] = "histograms"
+
+    def check(self, methods: Values, training: Values, file: str, key: str) -> None:
+        """Refuse panels that record no diagnostics."""
+        diagnostics.require_diagnostics(training, file, key)
 
     def draw(self, data: ItemData) -> Figure:
         """Draw the first seed with diagnostics of each configuration."""

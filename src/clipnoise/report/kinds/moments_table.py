@@ -9,6 +9,7 @@ from clipnoise.report import diagnostics
 from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import DASH, significant
 from clipnoise.report.items import ItemData, TableItem
+from clipnoise.studies.items import Values
 
 if TYPE_CHECKING:
     from clipnoise.report.diagnostics import Diagnosed
@@ -22,6 +23,10 @@ class MomentsTable(TableItem):
     """Diagnostics: statistics of first and second moments, updates and norms."""
 
     kind: Literal["moments-table"] = "moments-table"
+
+    def check(self, methods: Values, training: Values, file: str, key: str) -> None:
+        """Refuse panels that record no diagnostics."""
+        diagnostics.require_diagnostics(training, file, key)
 
     def block(self, data: ItemData) -> ListBlock:
         """Return the table: a row per configuration and quantity."""

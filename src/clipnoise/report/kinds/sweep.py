@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,9 +13,11 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.methods.base import methods
 from clipnoise.report.figures import heat_map, momentum, sweeps
 from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.studies.items import Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 MOMENTUM = ("beta", "history")  # of per-sample momentum
@@ -39,7 +41,7 @@ class Sweep(FigureItem):
         if self.rho and self.over not in MOMENTUM:
             raise ValueError(f"over: `rho` needs one of {', '.join(MOMENTUM)}")
 
-    def check(self, methods: Sequence[Mapping[str, Any]], file: str, key: str) -> None:
+    def check(self, methods: Values, training: Values, file: str, key: str) -> None:
         """Refuse panels of which no method has the hyper-parameters."""
         known = [options_of(method) for method in methods]
         for name in (self.over,) if isinstance(self.over, str) else self.over:
