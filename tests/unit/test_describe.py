@@ -300,6 +300,51 @@ def test_a_missing_value_is_named_by_its_row_in_the_file_that_is_cut(
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"y": LABELS[1:]}, f"x {COUNT}, y {COUNT - 1}"),
+        ({"y": LABELS, "class_names": np.array(["a", "b", "c"])}, f"y {COUNT}, class_names 3"),
+        ({"y": LABELS, "version": np.array(1)}, f"y {COUNT}, version 1"),
+    ],
+)
+def test_arrays_of_different_lengths_are_not_cut(
+    more: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = save(tmp_path / "mine.npz", {"x": DRAWS.normal(size=(COUNT, 2)), **more})
+    words_given = ["data", "describe", str(file), "--target", "y", "--split", "0.2"]
+    options = ["--inputs", "x", "--cache", str(tmp_path / "data")]
+    assert main([*words_given, *options]) == 2
+    said = capsys.readouterr().err
+    assert f"{file}: cannot be cut by rows" in said
+    assert words in said
+
+
+def test_bytes_and_floats_are_not_taken_for_the_same_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pixels = DRAWS.integers(0, 256, (COUNT, 8, 8))
+    train = save(tmp_path / "train.npz", {"x": pixels.astype("uint8"), "y": LABELS})
+    save(tmp_path / "test.npz", {"x": pixels.astype("float32"), "y": LABELS})
+    assert main(["data", "describe", str(train), "--target", "y"]) == 2
+    said = "x must have one type in all files, but is uint8 in train, float32 in test"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["csv", "npz"])
+def test_rows_of_the_test_file_that_are_trained_on_are_counted(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = DRAWS.normal(size=(COUNT, 2)) if form == "npz" else DRAWS.normal(size=COUNT)
+    train = save(tmp_path / f"train.{form}", {"x": inputs, "y": LABELS})
+    others = inputs.copy()
+    others[7:] += 1
+    save(tmp_path / f"test.{form}", {"x": others, "y": LABELS})
+    assert main(["data", "describe", str(train), "--target", "y"]) == 0
+    said = capsys.readouterr().out
+    assert f"# 7 of the {COUNT} rows of test are in train, too" in said
+
+
 def test_a_column_that_is_not_used_may_lack_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

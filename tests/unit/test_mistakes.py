@@ -200,10 +200,6 @@ STUDIES: list[tuple[dict[str, Any], str]] = [
         "report.0: shows diagnostics, which no panel of it records: give one `training: {diagn",
     ),
     (
-        {"report": [{"kind": "filter-sweep"}]},
-        "report.0: no method of these panels has a filter (filter_b).",
-    ),
-    (
         {"report": [{"kind": "table", "panels": "mian"}]},
         "report.0: the report shows panel 'mian', ",
     ),

@@ -18,7 +18,15 @@ from clipnoise.cli.options import Markdown
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST, read_arrays
 from clipnoise.data.columns import ColumnRule
-from clipnoise.data.describe import SHARE, Task, Wanted, block, describe, read_used
+from clipnoise.data.describe import (
+    SHARE,
+    Task,
+    Wanted,
+    block,
+    describe,
+    read_used,
+    require_one_length,
+)
 from clipnoise.data.features import Features
 from clipnoise.data.own import Form, Own
 from clipnoise.data.pictures import list_pictures
@@ -212,6 +220,7 @@ def describe_dataset(
         failed.callback(_delete, listed)
         if split is not None:
             read_used(file, wanted)  # what is wrong is at another row of the files that are cut
+            require_one_length(file)
             wanted = replace(wanted, layout=USUAL)
         files = _parts(file, folder, split, written, user)
         if split is not None:

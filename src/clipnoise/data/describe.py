@@ -14,7 +14,13 @@ from clipnoise.data.columns import ColumnRule, may_lack
 from clipnoise.data.own import Form, Own
 from clipnoise.data.own_arrays import as_labels, labels_in, numbers_in, require_labels, words_of
 from clipnoise.data.pictures import name_files, read_pictures
-from clipnoise.data.tables import USUAL, Layout, numbered_users, read_columns_and_zeros
+from clipnoise.data.tables import (
+    USUAL,
+    Layout,
+    numbered_users,
+    read_columns,
+    read_columns_and_zeros,
+)
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import to_plain
 from clipnoise.lazy import np
@@ -85,6 +91,8 @@ def describe(files: Mapping[str, Path], wanted: Wanted) -> tuple[Own, list[str]]
         values = {name: columns[name] for name in inputs}
         plain = {n: x for n, x in values.items() if n not in wanted.columns}
         kind = wanted.kind or (_kind(plain) if wanted.shape is None else "image")
+        if kind == "image":
+            _require_one_type(inputs, found)
         told = {
             "name": wanted.name,
             "inputs": inputs,
@@ -98,7 +106,8 @@ def describe(files: Mapping[str, Path], wanted: Wanted) -> tuple[Own, list[str]]
             **_task(wanted, columns, list(found.values())),
         }
         told |= _persons(train, columns, found, wanted)
-        return Own(**told), list(_remarks(values, wanted, zeros))
+        remarks = [*_remarks(values, wanted, zeros), *_repeated(found, (*inputs, *wanted.target))]
+        return Own(**told), remarks
     except ValueError as error:
         raise UserError(f"{train}: {error}.") from None
 
@@ -131,6 +140,52 @@ def read_used(path: Path, wanted: Wanted) -> tuple[dict[str, Any], list[str]]:
         if name not in columns:
             raise unknown("column", name, columns, file=str(path))
     return columns, zeros
+
+
+def require_one_length(path: Path) -> None:
+    """Refuse an archive that cannot be cut by rows.
+
+    Raises:
+        UserError: it is damaged, or its arrays have different lengths.
+    """
+    if path.suffix == ".npz":
+        lengths = {name: len(values) for name, values in read_columns(path).items()}
+        if len(set(lengths.values())) > 1:
+            listed = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+            raise UserError(
+                f"{path}: cannot be cut by rows, because its arrays have different lengths: "
+                f"{listed}. Save only arrays with a row for each example."
+            )
+
+
+def _require_one_type(inputs: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse images that are bytes in one file and floats in another, of which bytes are scaled."""
+    for name in inputs:
+        types = {part: str(getattr(each[name], "dtype", "")) for part, each in found.items()}
+        if len(set(types.values())) > 1:
+            listed = ", ".join(f"{kind} in {part}" for part, kind in types.items())
+            raise ValueError(f"{name} must have one type in all files, but is {listed}")
+
+
+def _repeated(found: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
+    """Yield how many rows of other files are those of the training file, if any are."""
+    rows = {part: _rows([columns[name] for name in names]) for part, columns in found.items()}
+    known = set(rows.pop("train"))
+    for part, others in rows.items():
+        if same := sum(row in known for row in others):
+            yield (
+                f"{same:,} of the {len(others):,} rows of {part} are in train, too: results on "
+                "them say little about new examples."
+            )
+
+
+def _rows(columns: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of some columns as what can be compared."""
+    plain = (
+        [each.tobytes() for each in column] if getattr(column, "ndim", 1) > 1 else map(str, column)
+        for column in columns
+    )
+    return list(zip(*plain, strict=False))
 
 
 def _count(columns: Mapping[str, Any]) -> int:

@@ -8,19 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from clipnoise.errors import UserError
 from clipnoise.lazy import np
 from clipnoise.report.figures import canvas, rows
 from clipnoise.report.formats import significant
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.kinds.sweep import options_of
-from clipnoise.studies.items import Values
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
 
 FLOOR = -60.0  # dB: what lies below, such as the zeros of a filter, is not drawn
 
@@ -33,11 +29,6 @@ class FilterSweep(FigureItem):
     """Filters: accuracy, noise gain and frequency response."""
 
     kind: Literal["filter-sweep"] = "filter-sweep"
-
-    def check(self, methods: Values, training: Values, file: str, key: str) -> None:
-        """Refuse panels in which no method filters."""
-        if not any("filter_b" in options_of(method) for method in methods):
-            raise UserError(f"{file}: {key}: no method of these panels has a filter (filter_b).")
 
     def draw(self, data: ItemData) -> Figure:
         """Draw one row per dataset, model and budget; methods without a filter have a gain of 1."""
