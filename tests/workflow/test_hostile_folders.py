@@ -102,6 +102,7 @@ def targets(folder: Path) -> list[str]:
 def planned_commands(folder: Path) -> dict[str, str]:
     """Return a shell command of each kind that a dry run plans, by what is alike in its kind."""
     said = snakemake(folder, "--dry-run", "--printshellcmds", *targets(folder))
+    assert str(folder.parent) not in said  # a checkout that is moved must not make all again
     found = re.findall(r"^Shell command: (.*clipnoise .*)$", said, re.MULTILINE)
     return {" ".join(re.findall(r"clipnoise [a-z-]+|/logs/[a-z_]+", one)): one for one in found}
 
