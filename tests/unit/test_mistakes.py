@@ -137,6 +137,15 @@ PANELS: list[tuple[dict[str, Any], str]] = [
         " Give the value to the method itself. Did you mean 'epsilon'?",
     ),
     (
+        {
+            "methods": [
+                {**SGD, "label": "{beta}", "sweep": {"beta": [0.1, 0.2]}},
+                {**SGD, "lable": "x"},
+            ]
+        },
+        "methods.0.beta: unknown key.",
+    ),
+    (
         {"methods": [{**SGD, "label": "dp-adam"}]},
         "methods.0.label: dp-adam is the id of another method, for which a reader would",
     ),

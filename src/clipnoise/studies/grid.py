@@ -99,6 +99,7 @@ class PanelGrid:
         panel: what it crosses.
         scale: how much smaller it is made.
         path: the study file, for error messages.
+        entries: the key of the entry that each method comes from; those of a sweep share one.
     """
 
     name: str
@@ -108,6 +109,7 @@ class PanelGrid:
     panel: Panel
     scale: Scale
     path: Path
+    entries: tuple[str, ...]
 
     @property
     def title(self) -> str:
@@ -148,7 +150,7 @@ class PanelGrid:
             if name not in TUNE:
                 raise self._unknown(f"{key}.tuning.{name}", TUNE)
         for number, entry in enumerate(panel.each_method):
-            where = f"{key}.methods.{number}"
+            where = self.entries[number]
             if entry.label != entry.id and entry.label in methods():
                 raise UserError(
                     f"{self.path}: {where}.label: {entry.label} is the id of another method, for "
@@ -184,7 +186,7 @@ class PanelGrid:
         for i, dataset in enumerate(panel.datasets):
             for j, model in enumerate(panel.models):
                 for number, method in enumerate(panel.each_method):
-                    where = f"{key}.methods.{number}"
+                    where = self.entries[number]
                     places = {name: f"{key}.{name}" for name in ("training", "privacy", "public")}
                     places["metrics"] = f"{key}.metrics"
                     places |= {"dataset": f"{key}.datasets.{i}", "model": f"{key}.models.{j}"}

@@ -69,12 +69,13 @@ def _family(
             allowed = f"letters, digits, - and _ make a name, {LONGEST_NAME} at most"
             raise UserError(f"{path}: panel {shorten(name)}: {allowed}.")
         whole = reduce(Panel.beneath, [*layers, *options.values()], Panel())
-        methods = (
-            swept
+        placed = [
+            (f"{key}.methods.{number}", swept)
             for number, one in enumerate(whole.methods)
             for swept in _swept(one, path, f"{key}.methods.{number}")
-        )
-        whole = replace(whole, methods=tuple(methods), epsilons=whole.epsilons or ())
+        ]
+        methods = tuple(method for _, method in placed)
+        whole = replace(whole, methods=methods, epsilons=whole.epsilons or ())
         whole.require_complete(path, key)
         yield PanelGrid(
             name=name,
@@ -84,6 +85,7 @@ def _family(
             panel=whole,
             scale=scale,
             path=path,
+            entries=tuple(entry for entry, _ in placed),
         )
 
 
