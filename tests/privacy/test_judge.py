@@ -24,6 +24,7 @@ from clipnoise.core.method import LocalTraining, Method
 from clipnoise.core.query import Component
 from clipnoise.core.state import Public, State
 from clipnoise.core.taken import TAKEN
+from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.methods.base import ClippedMean
 
@@ -143,6 +144,22 @@ def test_a_file_with_the_name_of_a_module_does_not_stand_for_it(
     file.write_text(copy_of("dp-sgd"))
     with closing(remote.Process(file)) as process:
         assert "copied-dp-sgd" in process.ask("methods")
+
+
+def test_a_process_that_answers_too_late_is_ended_and_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its late answer would be taken for that to the next question."""
+    monkeypatch.setattr(remote, "SECONDS", 1)
+    file = tmp_path / "late.py"
+    file.write_text(copy_of("dp-sgd") + "import time\ntime.sleep(2)\n")
+    with closing(remote.Process(file)) as process:
+        with pytest.raises(UserError, match="did not answer within 1 seconds"):
+            process.ask("methods")
+        with pytest.raises(UserError, match="did not answer within 1 seconds"):
+            process.ask("changed")  # which is answered at once
+        assert process._connection.closed
+    assert remote.LONGER["train"] > 120
 
 
 @pytest.mark.long

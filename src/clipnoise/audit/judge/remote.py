@@ -25,7 +25,8 @@ from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import WithSideInformation
 from clipnoise.plugins import VARIABLE
 
-SECONDS = 120.0  # that one answer may take
+SECONDS = 120  # that one answer may take
+LONGER = {"train": 900, "cost": 900}  # where it trains: honest users may train long
 LARGEST = 2**28  # bytes of an answer
 WORKER = "clipnoise.audit.judge.worker"
 # What the suite may call of a method, all of it asked: by a hook that is called only where the file
@@ -56,7 +57,7 @@ class Process:
         """
         here, there = socket.socketpair()
         # A file that announces a message and does not send it cannot make the judge wait for ever.
-        here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(SECONDS), 0))
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", SECONDS, 0))
         source = str(Path(sys.modules["clipnoise"].__path__[0]).parent)
         path = os.pathsep.join([source, *filter(os.path.isabs, sys.path)])
         # Nothing in the folder stands for a module: imported as one, it would know where it is.
@@ -72,26 +73,39 @@ class Process:
         )
         there.close()
         self._connection = Connection(here.detach())
+        self._failed: RefusedError | UserError | None = None
 
     def ask(self, what: str, **values: Any) -> Any:
         """Ask a question and return the answer, as plain data and tensors.
+
+        A process that does not answer properly is ended and never asked again: what it sends later
+        would be taken for the answer to another question.
 
         Raises:
             RefusedError: the file reached across the boundary, or did not answer properly.
             UserError: the file fails in another way.
         """
-        question = pack({"ask": what, **values})
+        if self._failed is not None:
+            raise self._failed
+        question, limit = pack({"ask": what, **values}), LONGER.get(what, SECONDS)
         try:
             self._connection.send_bytes(question)
-            if not self._connection.poll(SECONDS):
-                raise UserError(f"the file did not answer within {SECONDS:.0f} seconds.")
+            if not self._connection.poll(limit):
+                raise self._ended(UserError(f"the file did not answer within {limit} seconds."))
             reply = unpack(self._connection.recv_bytes(LARGEST))
             if "answer" in reply:
                 return reply["answer"]
             said, refused = str(reply["failed"]), bool(reply["at_the_boundary"])
         except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
-            raise RefusedError(f"the process of the file ended or lied: {error!r}") from None
+            lied = RefusedError(f"the process of the file ended or lied: {error!r}")
+            raise self._ended(lied) from None
         raise RefusedError(said) if refused else UserError(said)
+
+    def _ended(self, failed: RefusedError | UserError) -> RefusedError | UserError:
+        """End the process because of what it failed at, and return that."""
+        self._failed = failed
+        self.close()
+        return failed
 
     def close(self) -> None:
         """End the process."""
