@@ -17,6 +17,7 @@ from clipnoise.audit.findings import Finding
 from clipnoise.audit.judge import remote
 from clipnoise.audit.judge.source import read_source
 from clipnoise.audit.judge.verdict import HONEST, Judgement
+from clipnoise.audit.subject import Subject, at_clip_norm
 from clipnoise.cli import main
 from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.clipping import Clipping
@@ -95,6 +96,38 @@ def test_a_query_for_other_units_than_are_clipped_is_refuted_and_trains_nothing(
     assert refuted_by(result) == {"query"}
     assert "protected under 'add-remove'" in result.refuted_by[0].said
     assert any("its query declares 'add-remove-user'" in one for one in result.not_checked)
+
+
+BOUNDED = "clip_norm: Annotated[float, Le(2)]"
+
+
+def with_option(option: str) -> str:
+    """Return a file in which DP-SGD has another option."""
+    head = "from typing import Annotated\nfrom annotated_types import Le\n"
+    return head + HONEST.replace("    query", f"    {option}\n    query")
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "scaled"),
+    [
+        ("clip_norm: float | None", {"clip_norm": None}, {"clip_norm": None}),
+        ("clip_norms: dict[str, float]", {"clip_norms": {"w": 1}}, {"clip_norms": {"w": 1}}),
+        ("clip_norms: tuple[float, bool]", {"clip_norms": [1, True]}, {"clip_norms": (5, True)}),
+        (BOUNDED, {"clip_norm": 1}, "clip_norm 5.0 is tried, too, 5 times what is given"),
+    ],
+)
+def test_a_clip_norm_may_be_anything_and_have_bounds(
+    option: str, given: dict[str, object], scaled: dict[str, object] | str, tmp_path: Path
+) -> None:
+    (file := tmp_path / "mine.py").write_text(with_option(option))
+    with closing(remote.Process(file)) as process:
+        subject = Subject(remote.remote_method("honest", json.dumps(given), process))
+        if isinstance(scaled, str):
+            with pytest.raises(UserError, match=scaled):
+                at_clip_norm(subject, 5.0)
+        else:
+            method = at_clip_norm(subject, 5.0).method
+            assert {name: getattr(method, name) for name in scaled} == scaled
 
 
 LAST = "return -self.learning_rate * direction.sign()"

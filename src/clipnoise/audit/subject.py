@@ -113,13 +113,31 @@ def with_numbers(kind: type[Method], options: Mapping[str, object]) -> Method:
 
 
 def at_clip_norm(subject: Subject, factor: float) -> Subject:
-    """Return a subject whose clip norms are multiplied by a factor."""
-    method, changed = subject.method, {}
-    if hasattr(method, "clip_norm"):
-        changed["clip_norm"] = method.clip_norm * factor
-    if hasattr(method, "clip_norms"):
-        changed["clip_norms"] = tuple(norm * factor for norm in method.clip_norms)
-    return replace(subject, method=replace(method, **changed))
+    """Return a subject whose clip norms are multiplied by a factor.
+
+    Raises:
+        UserError: the method refuses them.
+    """
+    names = [name for name in ("clip_norm", "clip_norms") if hasattr(subject.method, name)]
+    changed = {name: _times(getattr(subject.method, name), factor) for name in names}
+    try:
+        method = replace(subject.method, **changed)
+        _ = method.query  # which one in another process is asked for: it checks its options then
+    except UserError as error:
+        tried = ", ".join(f"{name} {value}" for name, value in changed.items())
+        raise UserError(
+            f"{tried} is tried, too, {factor:g} times what is given, and refused: {error}"
+        ) from None
+    return replace(subject, method=method)
+
+
+def _times(value: object, factor: float) -> object:
+    """Return a number, or each of several, times a factor; anything else as it is."""
+    if isinstance(value, tuple | list):
+        return tuple(_times(one, factor) for one in value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return value * factor
 
 
 def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
