@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from contextlib import closing
 from dataclasses import replace
@@ -128,6 +129,36 @@ def test_a_clip_norm_may_be_anything_and_have_bounds(
         else:
             method = at_clip_norm(subject, 5.0).method
             assert {name: getattr(method, name) for name in scaled} == scaled
+
+
+HELPER = "def half(x): return x / 2\n"
+POINTS = "    def points(self, *_): return [self]\n"  # and no weight beside it
+SLIPS = {
+    "state.decay('m', released[0])": "missing 1 required positional argument: 'beta'",
+    "half()": "missing 1 required positional argument: 'x'",
+    "state.decay('m', released[0], (0.9, 0.99))": "TypeError",
+    "public.totalsteps": "'Public' object has no attribute 'totalsteps'",
+    "public.require('gradient')": "public.gradient, but this run has none",
+    "self.clipping(state, public)": "object is not iterable",
+}
+ASKED = ("public.clean_gradient", "Released(released[0])", "ClippedSum(released[0]) / 2")
+
+
+@pytest.mark.parametrize("line", [*SLIPS, *ASKED])
+def test_a_slip_is_no_refutation_and_asking_for_private_values_is(
+    line: str, tmp_path: Path
+) -> None:
+    text = "from clipnoise.core.clipping import ClippedSum\n" + HELPER
+    text += HONEST.replace("import Cl", "import Released, Cl").replace(
+        "    return", f"    {line}; return"
+    )
+    text = text.replace("    query", POINTS + "    query")
+    (file := tmp_path / "mine.py").write_text(text)
+    kind = UserError if line in SLIPS else remote.RefusedError
+    with closing(remote.Process(file)) as process:
+        method = remote.remote_method("honest", "{}", process)
+        with pytest.raises(kind, match=re.escape(SLIPS.get(line, ""))):
+            method.update((torch.ones(2),), State(torch.zeros(2), 1), Public(1.0, 4.0, 10))
 
 
 LAST = "return -self.learning_rate * direction.sign()"

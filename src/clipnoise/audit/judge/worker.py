@@ -40,11 +40,13 @@ from clipnoise.run.train import Run
 TIMED = 200  # steps whose time is taken
 MEASURED = [f"{part}_{what}" for part in PARTS[:3] for what in ("loss", "accuracy")]
 CORE = Path(method_module.__file__).parent
+STATE = CORE / "state.py"  # of what a method is given, which it may use wrongly
 DESCRIPTORS = (property, staticmethod, classmethod, cached_property)
 SEALING = Path(plugins.__file__)
-# What is said when a method asks for what is not there, or is not given.
+# What Python says when a method asks for what only an oracle is given, or changes its query.
 REFUSED = re.compile(
-    r"\b(Public|ClippedSum|Clean)\b|required positional argument|cannot assign to field"
+    r"\b(ClippedSum|Clean)\b|cannot assign to field"
+    r"|(required positional argument:|'Public' object has no attribute) '\w*clean"
 )
 WATCHED = ("clipnoise", "torch", "numpy", "math", "random", "builtins", "statistics", "functools")
 
@@ -246,11 +248,16 @@ def frames(error: BaseException) -> list[tuple[str, int]]:
 
 
 def at_the_boundary(error: BaseException) -> bool:
-    """Return whether the privacy boundary refused something, or what no class may redefine."""
+    """Return whether the privacy boundary refused something, or what no class may redefine.
+
+    What Python or torch refuses in the same code is a mistake of the method's.
+    """
     cause = error.__cause__ or error
-    (name, _), *_ = [*frames(cause), ("", 0)]
-    refused = Path(name).parent == CORE or Path(name) == SEALING
-    refused = refused or REFUSED.search(str(cause)) is not None
+    refused = REFUSED.search(str(cause)) is not None
+    for last in traceback.extract_tb(cause.__traceback__)[-1:]:
+        file = Path(last.filename)
+        guards = file == SEALING or (file.parent == CORE and file != STATE)
+        refused = refused or (guards and (last.line or "").startswith("raise "))
     return refused and isinstance(cause, TypeError | AttributeError | ValueError)
 
 
