@@ -13,17 +13,20 @@ import pypdf
 import pytest
 import torch
 from judging import copy_of, judged, refuted_by
+from torch import Tensor
 
+from clipnoise.audit.declaration import check_query
 from clipnoise.audit.findings import Finding
 from clipnoise.audit.judge import remote
 from clipnoise.audit.judge.source import read_source
 from clipnoise.audit.judge.verdict import HONEST, Judgement
+from clipnoise.audit.mistakes import LeakySGD
 from clipnoise.audit.subject import Subject, at_clip_norm
 from clipnoise.cli import main
 from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining, Method
-from clipnoise.core.query import Component
+from clipnoise.core.query import Component, Query
 from clipnoise.core.state import Public, State
 from clipnoise.core.taken import TAKEN
 from clipnoise.errors import UserError
@@ -129,6 +132,38 @@ def test_a_clip_norm_may_be_anything_and_have_bounds(
         else:
             method = at_clip_norm(subject, 5.0).method
             assert {name: getattr(method, name) for name in scaled} == scaled
+
+
+class Buckets(ClippedMean):
+    """Release the sums of 16 buckets, each over the root of its length."""
+
+    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
+        return (torch.stack([each.sum() / len(each) ** 0.5 for each in mean.chunk(16)]),)
+
+
+class AsLongAsItsSigns(ClippedMean):
+    """Release as many numbers as are positive, at least one."""
+
+    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
+        return (mean[: max(1, int((mean > 0).sum()))] * 0,)
+
+
+class Longer(ClippedMean):
+    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
+        return (mean.repeat(2) / 2,)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (Buckets(), "it declares enough"),
+        (AsLongAsItsSigns(), "how many numbers it releases depends on the mean"),
+        (Longer(), "something else than finite vectors like the mean"),
+    ],
+)
+def test_values_may_be_shorter_than_the_mean_and_always_as_short(query: Query, said: str) -> None:
+    found = check_query(Subject(LeakySGD(query=query)))
+    assert (found.holds, said in found.said) == (query == Buckets(), True), found.said
 
 
 HELPER = "def half(x): return x / 2\n"

@@ -29,11 +29,11 @@ def check_query(subject: Subject, seed: int = 0) -> Finding:
     """Hold a private query to its declaration at every whole B up to 2,048, and at random (C, B).
 
     Two means that differ by what one example adds must have values no further apart than the noise
-    covers, each a finite tensor like the mean that it comes from; and a mean must have the same
-    values bit for bit whenever they are asked for. The means are of any size that a batch of up to
-    4B examples can have, next to nothing included, of up to 20,000 numbers, in single and in double
-    precision. The adjacency must be that of what is clipped: what one example adds says nothing of
-    a user with many.
+    covers, each a finite vector no longer than the mean that it comes from; and a mean must have
+    the same values bit for bit whenever they are asked for. The means are of any size that a batch
+    of up to 4B examples can have, next to nothing included, of up to 20,000 numbers, in single and
+    in double precision. The adjacency must be that of what is clipped: what one example adds says
+    nothing of a user with many.
 
     Args:
         subject: the method. Its C is that of the whole B; the others have random ones, from 10⁻³
@@ -82,15 +82,16 @@ def _problem(
 ) -> str | None:
     """Return what is wrong with the values of two means that one example keeps apart, or None."""
     for mean, found in zip(means, values, strict=True):
-        extra, whole = query.of.extra, len(mean)
-        shapes = {(1,), (extra or 1,), (whole - extra,), (whole,)}
-        for value in found:
+        for value in found:  # as `privatize` takes them, and finite
             like = type(value) is torch.Tensor and value.dtype == mean.dtype
-            if not (like and tuple(value.shape) in shapes and bool(value.isfinite().all())):
-                return "it releases something else than finite tensors like the mean"
+            vector = like and value.dim() == 1 and 0 < len(value) <= len(mean)
+            if not (vector and bool(value.isfinite().all())):
+                return "it releases something else than finite vectors like the mean"
     components = query.components(c, b)
     if {len(components)} != set(map(len, values)):
         return f"it declares {len(components)} values, not all"
+    if len({tuple(map(len, found)) for found in values}) > 1:
+        return "how many numbers it releases depends on the mean"
     joint = change_between(values[0], values[1], components, 1.0).joint
     # What the rounding of the means themselves can add, relative to C/B.
     rounding = 16 * torch.finfo(means[0].dtype).eps * (1 + float(means[0].norm()) / c) ** 2 * b
