@@ -166,6 +166,25 @@ def test_values_may_be_shorter_than_the_mean_and_always_as_short(query: Query, s
     assert (found.holds, said in found.said) == (query == Buckets(), True), found.said
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ('mine.py --tune {"grid":{}}', "--tune: needs --league"),
+        ("mine.py --against runs.parquet", "--against: needs --league"),
+        ("mine.py --level full", "--level: is about a --loop"),
+        ('mine.py --league lite --tune {"rages":{}}', "Did you mean 'ranges'"),
+        ("--loop mine.py --method mine", "--method: is about a method in a FILE"),
+        ('--loop mine.py --hyperparameters {"x":1}', "--hyperparameters: is about a method"),
+        ("--loop mine.py --league lite", "--league: is about a method"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(
+    words: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["judge", *words.split(), "--out", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+
+
 HELPER = "def half(x): return x / 2\n"
 POINTS = "    def points(self, *_): return [self]\n"  # and no weight beside it
 SLIPS = {

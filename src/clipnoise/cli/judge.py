@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -39,8 +39,9 @@ def judge(
         "Python file with a claim and a training loop of any library, in place of FILE.",
     ] = None,
     level: Annotated[
-        Literal["quick", "full"], "How often a loop is run: about 55 times, or 125 times."
-    ] = "full",
+        Literal["quick", "full"] | None,
+        "How often a loop is run: about 55 times, or 125 times, which is the default.",
+    ] = None,
     method: Annotated[str | None, "Id of the method, where the file has several."] = None,
     hyperparameters: options.Hyperparameters = options.NO_HYPERPARAMETERS,
     league: Annotated[
@@ -81,17 +82,23 @@ def judge(
     if (file is None) == (loop is None):
         raise UserError("FILE, --loop: give one of them, a method or a training loop.")
     require_writable(out)
+    contested = {"tune": tune, "against": against}
     if loop is not None:
-        return _judge_loop(loop, level, out, template)
+        mine = {"method": method, "hyperparameters": hyperparameters, "league": league}
+        _refuse({**mine, **contested}, "is about a method in a FILE, not about a --loop.")
+        return _judge_loop(loop, level or "full", out, template)
     assert file is not None
+    _refuse({"level": level}, "is about a --loop, not about a method in a FILE.")
+    if league is None:
+        _refuse(contested, "needs --league, which trains the method to be ranked.")
+    for name in {*tune} - {"ranges", "grid"}:  # better known before the judge's minutes
+        raise unknown("key", name, ("ranges", "grid"), key="--tune")
     import torch
 
     from clipnoise.audit.judge.verdict import judge as judge_file
     from clipnoise.plugins import use_no_places
 
     use_no_places()  # the judged file may lie in a folder whose files this process would import
-    if against is not None and league is None:
-        raise UserError("--against: needs --league, which trains the method to be ranked.")
     contest = None if league is None else Contest.open(league, against)
     torch.set_num_threads(1)  # sums in another order would not be the same bit for bit
     result = judge_file(file, cache, name=method, options=hyperparameters)
@@ -109,6 +116,13 @@ def judge(
     why = {"refuted": _reasons(result.refuted_by), "void": f"the control {wrong} came out wrong"}
     said = why.get(result.verdict, "")
     return _conclude(result.method or file, result.verdict, said, out, template)
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    """Refuse options that are given and would be ignored."""
+    for name, value in options.items():
+        if value:
+            raise UserError(f"--{name}: {why}")
 
 
 def _judge_loop(file: Path, level: Literal["quick", "full"], out: Path, template: Path) -> int:
