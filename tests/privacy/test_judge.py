@@ -18,8 +18,8 @@ from torch import Tensor
 from clipnoise.audit.declaration import check_query
 from clipnoise.audit.findings import Finding
 from clipnoise.audit.judge import remote
-from clipnoise.audit.judge.source import read_source
-from clipnoise.audit.judge.verdict import HONEST, Judgement
+from clipnoise.audit.judge.source import read_file, read_source
+from clipnoise.audit.judge.verdict import HONEST, Judgement, judge
 from clipnoise.audit.mistakes import LeakySGD
 from clipnoise.audit.subject import Subject, at_clip_norm
 from clipnoise.cli import main
@@ -226,6 +226,37 @@ MISTAKES = {
     LION.read_text() + "from clipnoise.core.clipping import OwnClipRule": "mine.py:33: clip rules",
     "from clipnoise.privacy.noise import OwnNoise\n": "mine.py:1: clip rules and kinds of noise",
 }
+FAILED = (
+    ("def f(:", "line 1: SyntaxError: invalid syntax."),
+    ("1 / 0", "line 1: ZeroDivisionError: division by zero."),
+    (HONEST.replace('    id = "honest"', ""), "class Honest: it needs an id of lower-case"),
+    (HONEST.replace("ClippedMean()", "1 / 0"), "line 12: ZeroDivisionError: division by zero."),
+)
+
+
+@pytest.mark.parametrize(("text", "said"), FAILED, ids=[said for _, said in FAILED])
+def test_a_mistake_is_told_once_and_without_the_place_of_a_copy(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    (file := tmp_path / "mine.py").write_text(text)
+    with closing(remote.Process(file)) as process:
+        with pytest.raises(UserError) as raised:
+            process.ask("methods")
+        assert str(raised.value).startswith(said)
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "test_mine.py", "conftest.py", "__init__.py"])
+def test_a_file_that_is_not_imported_says_so(name: str, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / name).write_text(HONEST)
+    with pytest.raises(UserError, match="files with such names are not imported"):
+        judge(tmp_path / name, cache)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (file := tmp_path / "mine.py").write_text(HONEST, encoding="utf-8-sig")
+    assert read_file(file) == (HONEST, [], [])
+
+
 SOON = ("invalid syntax", "update must return")  # of a file that is read, and of one that is run
 
 

@@ -59,5 +59,5 @@ def test_a_file_in_the_plug_in_folder_cannot_end_the_judge_with_success(tmp_path
         words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "mine.py:3: SystemExit: 0" in done.stderr
+    assert "mine.py: line 3: SystemExit: 0" in done.stderr
     assert "imported" not in done.stdout + done.stderr

@@ -252,7 +252,7 @@ class Contest:
         assert judged.track is not None
         method = judged.method
         entry = enter(self.study, method, judged.track, judged.hyperparameters, fixed, tune)
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         if hashlib.sha256(text.encode()).hexdigest() != judged.sha256:
             raise UserError(f"{file}: has changed since it was judged; judge it again.")
         folder = out / "league" / method

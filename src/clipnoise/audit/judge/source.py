@@ -83,7 +83,7 @@ def read_file(file: Path) -> tuple[str, list[str], list[str]]:
         UserError: it is not Python, or it has a kind of clip rule or noise, which are not judged.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         return text, *read_source(text, file)
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}.") from None

@@ -35,6 +35,7 @@ from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import track
+from clipnoise.plugins import NO_PLUGINS
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
 
@@ -222,6 +223,13 @@ def judge(
     for dataset in (Digits(), DigitsUsers()):
         if not (cache / dataset.prepared / "manifest.json").is_file():
             dataset.prepare(cache)
+    # As in an ordinary run: the name of the file and of its folder.
+    importable = file.with_stem(re.sub(r"\W", "_", file.stem)).name
+    if file.suffix != ".py" or any(map(Path(importable).match, ("__init__.py", *NO_PLUGINS))):
+        raise UserError(
+            f"{file}: files with such names are not imported: the name must end in .py, and not be "
+            f"__init__.py or one of a test ({', '.join(NO_PLUGINS)})."
+        )
     text, problems, unread = read_file(file)
     result = Judgement(
         file=file.name,
@@ -232,8 +240,6 @@ def judge(
     result.note("source", problems, "it does not ask where it runs")
     result.not_checked += [f"what the module {module} does" for module in unread]
     with tempfile.TemporaryDirectory() as folder:
-        # As in an ordinary run: the name of the file and of its folder.
-        importable = file.with_stem(re.sub(r"\W", "_", file.stem)).name
         copy = Path(folder) / (file.resolve().parent.name or "plugins") / importable
         copy.parent.mkdir()
         copy.write_text(text, encoding="utf-8")
@@ -266,16 +272,18 @@ def _discover(judged: Judged) -> Method | None:
     try:
         names = judged.together.ask("methods")
         if result.method and result.method not in names:
-            raise unknown("method", result.method, names, file=result.file, key="--method")
+            raise unknown("method", result.method, names, key="--method")
         if len(names) != 1 and not result.method:
             said = f": {', '.join(names)}. Name one with --method." if names else "."
-            raise UserError(f"{result.file}: holds {len(names)} methods{said}")
+            raise UserError(f"holds {len(names)} methods{said}")
         result.method = result.method or names[0]
         method = remote_method(result.method, judged.options, judged.together)
     except RefusedError as error:
         result.note("discovery", [str(error)], "")
         result.not_checked.append("everything that needs the method to be found")
         return None
+    except UserError as error:
+        raise UserError(f"{result.file}: {error}") from None
     result.note("discovery", [], "its class is complete")
     return method
 

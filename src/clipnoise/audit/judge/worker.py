@@ -31,6 +31,7 @@ from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
 from clipnoise.core.state import State
 from clipnoise.data.base import PARTS
+from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
 from clipnoise.methods.base import methods
 from clipnoise.plugins import is_own
@@ -261,6 +262,21 @@ def at_the_boundary(error: BaseException) -> bool:
     return refused and isinstance(cause, TypeError | AttributeError | ValueError)
 
 
+def said(error: Exception, file: Path) -> str:
+    """Return what a file failed at, and in which line; the judge names the file.
+
+    Args:
+        error: a user's mistake says what is wrong by itself, and any other also needs its kind.
+        file: a copy, whose place is left out.
+    """
+    place = re.compile(re.escape(str(file)) + r"(:\d+)?: ")
+    text = place.sub(lambda found: f"line {found[1][1:]}: " if found[1] else "", str(error))
+    if not isinstance(error, UserError):
+        text = f"{type(error).__name__}: {text}"
+    lines = [line for name, line in frames(error.__cause__ or error) if name == str(file)]
+    return f"line {lines[0]}: {text}" if lines and not text.startswith("line ") else text
+
+
 def serve(connection: Connection, file: Path) -> None:
     """Answer every question that comes, until the judge hangs up."""
     torch.set_num_threads(1)
@@ -274,10 +290,8 @@ def serve(connection: Connection, file: Path) -> None:
             ask = getattr(worker, f"ask_{question.pop('ask')}")
             sent = pack({"answer": ask(**question)})
         except Exception as error:
-            cause = error.__cause__ or error
-            lines = [f"line {line}: " for name, line in frames(cause) if name == str(file)]
-            said = f"{''.join(lines[:1])}{type(cause).__name__}: {error}"
-            sent = pack({"failed": said, "at_the_boundary": at_the_boundary(error)})
+            failed, refused = said(error, file), at_the_boundary(error)
+            sent = pack({"failed": failed, "at_the_boundary": refused})
         connection.send_bytes(sent)
 
 
