@@ -361,7 +361,10 @@ SOURCES = {
     ),
     "import numpy\nx = numpy.datetime64('now')\n": "line 2: it asks for the clock",
     "import torch\nx = torch.get_num_threads()\n": "line 2: it asks for the clock",
-    "from torch import seed\n": "line 1: it asks for the clock, the threads or the user (seed)",
+    "P: str = 'int'\nclass A:\n    x: P = 1\n": "line 3: it declares a field with a type",
+    "class A:\n    save: float\n    def f(self, x):\n        x.save()\n": (
+        "line 4: it reads or writes"
+    ),
     "x = input()\n": "line 1: it asks for the clock, the threads or the user (input)",
     "class A:\n    x: 'int' = 1\n": "line 2: it declares a field with a type that is not plain",
     "T = 'i' + 'nt'\nclass A:\n    x: T = 1\n": "line 3: it declares a field with a type",
@@ -398,14 +401,18 @@ SOURCES = {
 }
 PLAIN = """
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 from annotated_types import Gt
 from numpy import array, linalg
 from torch import trace
 import scipy
 import torch
 
+__version__ = "1.0"
+__author__ = "A. N. Author"
+
 Rate = Annotated[float, Gt(0)]
+P: TypeAlias = float
 
 @dataclass(frozen=True)
 class Kind:
@@ -419,6 +426,7 @@ class A(Alias, torch.nn.Module):
     z: dict[str, Annotated[torch.Tensor, "a word"]]
     k: Kind
     s: scipy.Kind
+    p: P
     same = type(x) is type(y)
 """
 
@@ -431,6 +439,27 @@ def test_reading_the_source_names_the_line(text: str) -> None:
 
 def test_fields_may_have_any_plain_type() -> None:
     assert read_source(PLAIN) == ([], ["scipy"])
+
+
+NESTED = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Warm:
+    load: float = 1.0
+
+@dataclass(frozen=True)
+class Mine:
+    warm: Warm = Warm()
+
+    def update(self, released, state, public):
+        return released[0] * self.warm.load * public.seed
+"""
+
+
+def test_options_of_an_option_and_of_a_step_may_have_any_name() -> None:
+    assert read_source(NESTED) == ([], [])
+    assert read_source(NESTED.replace("self.warm.load", "self.warm.save"))[0]
 
 
 def test_a_variable_may_be_called_input() -> None:

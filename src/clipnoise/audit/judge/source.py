@@ -58,11 +58,11 @@ REASONS = {
     """,
     "asks for the clock, the threads or the user": """
         datetime64 get_num_threads get_num_interop_threads set_num_threads set_num_interop_threads
-        seed input help
+        input help
     """,
 }
 WHY = {name: why for why, names in REASONS.items() for name in names.split()}
-EVERYDAY = ("seed", "input", "help")  # a file may call something of its own so
+EVERYDAY = ("input", "help")  # a file may call something of its own so
 # Names without underscores lead from one of these types to the next, and so to all globals.
 INNER = (
     *(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType),
@@ -70,7 +70,10 @@ INNER = (
 )
 OF_INNER = ("gi_", "cr_", "ag_", "f_", "tb_", "co_")
 # Any other name with underscores around it may lead to frames, globals or the file itself.
-PLAIN = ("__all__", "__class__", "__doc__", "__init__", "__name__", "__post_init__")
+PLAIN = (
+    *("__all__", "__author__", "__class__", "__doc__", "__init__", "__name__", "__post_init__"),
+    "__version__",
+)
 STARRED = "clipnoise.methods.base"  # all names of this module may be imported at once
 UNREAD = object()  # a module that is not read, and all that it gives
 BOUNDED = ("OwnClipRule", "OwnNoise")  # whatever derives from them, the suite bounds what it does
@@ -201,6 +204,16 @@ def _declared(tree: ast.Module) -> Iterator[ast.AnnAssign]:
     yield from (each for each in parts if isinstance(each, ast.AnnAssign))
 
 
+def _is_option(node: ast.expr, fields: Collection[str]) -> bool:
+    """Return whether an expression is an option of `self`, or one of an option that has some."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return name in fields
+        case ast.Attribute(value=holder, attr=name):
+            return name in fields and _is_option(holder, fields)
+    return False
+
+
 def _names(tree: ast.Module, bound: Collection[str]) -> Iterator[tuple[int, str]]:
     """Yield the names by which a method could ask where it runs."""
     fields = {ast.unparse(field.target) for field in _declared(tree)}  # which may have any name
@@ -208,7 +221,7 @@ def _names(tree: ast.Module, bound: Collection[str]) -> Iterator[tuple[int, str]
     for node in ast.walk(tree):
         names: list[str] = []
         match node:
-            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in fields:
+            case ast.Attribute() if _is_option(node, fields):
                 continue
             case ast.Name(id=name, ctx=ast.Store()) if name in fields:
                 continue
@@ -247,7 +260,10 @@ def _types(tree: ast.Module, bound: Counter[str]) -> Iterator[tuple[int, str]]:
     own = {kind.name for kind in kinds if bound[kind.name] == 1 and _stays(kind, given)}
     for node in tree.body:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if bound[name] == 1:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ) if bound[name] == 1:
                 own |= {name} if _is_type(value, given, own) else set()
     for field in _declared(tree):
         if not _is_type(field.annotation, given, own):
