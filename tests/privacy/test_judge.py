@@ -15,7 +15,7 @@ import torch
 from judging import copy_of, judged, refuted_by
 from torch import Tensor
 
-from clipnoise.audit.declaration import check_query
+from clipnoise.audit.declaration import check_query, too_far
 from clipnoise.audit.findings import Finding
 from clipnoise.audit.judge import remote
 from clipnoise.audit.judge.source import read_file, read_source
@@ -183,6 +183,19 @@ def test_an_option_that_would_be_ignored_is_refused(
 ) -> None:
     assert main(["judge", *words.split(), "--out", str(tmp_path)]) == 2
     assert said in capsys.readouterr().err
+
+
+class Slightly(ClippedMean):
+    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
+        return (1.00001 * mean,)
+
+
+def test_what_is_refuted_never_reads_as_once_as_far_as_declared() -> None:
+    said = check_query(Subject(LeakySGD(query=Slightly()))).said
+    assert "one example moves the release 1.0000" in said
+    assert too_far(1 + 2e-6) == "one example moves the release 1.000002 times as far as declared"
+    assert "moves the release 2 times" in too_far(2 + 2e-6)
+    assert "infinitely many times" in too_far(float("inf"))
 
 
 HELPER = "def half(x): return x / 2\n"

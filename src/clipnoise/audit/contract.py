@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.audit.bench import Bench, digits, join, layers, least_squares, realise, users
-from clipnoise.audit.declaration import check_adjacency, check_query
+from clipnoise.audit.declaration import check_adjacency, check_query, too_far
 from clipnoise.audit.findings import ContractFinding, Finding, Largest
 from clipnoise.audit.moments import WHOLE, life
 from clipnoise.audit.neighbours import climb, made_pairs, real_pairs
@@ -218,7 +218,4 @@ def _sensitivity(largest: Largest) -> Finding:
     """Hold the largest change that one example caused to what is declared."""
     if largest.joint <= 1 + ROUNDING:
         return Finding("sensitivity", True, "no example moves a release further than declared")
-    many = f"{largest.joint:.3g}" if largest.joint < 1000 else f"{largest.joint:,.0f}"
-    many = many if math.isfinite(largest.joint) else "infinitely many"
-    said = f"one example moves the release {many} times as far as declared"
-    return Finding("sensitivity", False, said)
+    return Finding("sensitivity", False, too_far(largest.joint))

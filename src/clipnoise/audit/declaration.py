@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -96,8 +97,15 @@ def _problem(
     # What the rounding of the means themselves can add, relative to C/B.
     rounding = 16 * torch.finfo(means[0].dtype).eps * (1 + float(means[0].norm()) / c) ** 2 * b
     if joint > 1 + ROUNDING + rounding:
-        return f"one example moves the release {joint:.3g} times as far as declared"
+        return too_far(joint)
     return None
+
+
+def too_far(times: float) -> str:
+    """Say how far one example moves a release, with as many digits as tell it from 1."""
+    many = f"{times:.{8 if times < 1.01 else 3}g}" if times < 1000 else f"{times:,.0f}"
+    many = many if math.isfinite(times) else "infinitely many"
+    return f"one example moves the release {many} times as far as declared"
 
 
 def _means_apart(
