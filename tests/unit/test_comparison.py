@@ -35,6 +35,7 @@ BESIDE = {**STUDY["report"][0], "published": "fifth-paper/table1"}
 STUDY["panels"]["comparison"] |= {
     "methods": [{"id": "sgd", "learning_rate": 1}],
     "seeds": [1],
+    "training": {"expected_batch_size": 100, "steps": 200},
 }
 
 

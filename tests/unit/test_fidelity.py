@@ -122,7 +122,9 @@ def test_a_report_ends_with_the_settings_and_shows_the_verdicts(tmp_path: Path) 
         "datasets": ["digits"],
         "models": ["cnn-small"],
         "methods": [{**method, "label": label} for label in labels],
+        "epsilons": [1],
         "seeds": [1],
+        "training": {"expected_batch_size": 100, "steps": 200},
     }
     study = {**STUDY, "claims": claims, "panels": {**STUDY["panels"], "ablation": panel}}
     folder = tmp_path / "studies" / "some-paper"

@@ -119,7 +119,7 @@ def document(
         verdict=verdict_data(_judged(study, runs), study.scale.watermark),
         description=_paragraphs(study.description),
         grid=_grid(runs),
-        privacy=privacy_statement(distinct),
+        privacy=privacy_statement(distinct, {run.spec.hash: run.spec for run in study.runs}),
         claims=claims_data(study.claims, runs, curves, printed, study.scale.watermark),
         claim_note=CLAIM_NOTE,
         items=_results(shown),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pandas as pd
 
+from clipnoise.fields import to_plain
 from clipnoise.privacy.claim import NOT_COVERED, covered_by_epsilon
+from clipnoise.privacy.noise import IndependentNoise
 from clipnoise.privacy.profile import RATES, PrivacyProfile, rounded_up
+from clipnoise.privacy.units import Node
 from clipnoise.report.blocks import ListBlock, TextBlock
 from clipnoise.report.formats import (
     DASH,
@@ -17,22 +20,28 @@ from clipnoise.report.formats import (
     compact,
     count,
     listing,
+    shown,
     significant,
 )
 from clipnoise.report.records import NON_PRIVATE
 
 if TYPE_CHECKING:
     from clipnoise.core.query import Adjacency
+    from clipnoise.run.spec import RunSpec
 
 GROUPING = [
     *("claim", "accountant", "sampler", "adjacency", "caveat", "randomness", "unit", "release")
 ]
-NUMBERS = ["dataset", "budget", "delta", "noise_multiplier", "sampling_rate", "steps", "examples"]
+NUMBERS = [
+    *("dataset", "noise", "budget", "delta", "noise_multiplier", "degree"),
+    *("sampling_rate", "steps", "examples"),
+]
 HEADINGS = (
-    *("statement", "dataset", "target ε", "achieved ε", "δ", "μ"),
+    *("statement", "dataset", "noise", "target ε", "achieved ε", "δ", "μ"),
     *(f"TPR at {100 * rate:g}% FPR" for rate in RATES),
-    *("σ", "q", "T", "n", "runs"),
+    *("σ", "K", "q", "T", "n", "runs"),
 )
+OPTIONAL = ("noise", "K")  # columns that are left out where no row has anything in them
 SEEDED = (
     "Noise and batches are derived from the seed, and runs with the same seed share them. The "
     "guarantee holds neither against anyone who knows the seed nor for several such runs published "
@@ -57,8 +66,13 @@ EXACT = (
     "μ is that of Gaussian differential privacy, and exact: a run is as hard to attack as one "
     "Gaussian release with σ = 1/μ."
 )
+DEGREE = (
+    "K: bound on the degrees of the graph; σ is in units of 2(K+1)C, the furthest that one node "
+    "can move a clipped sum. "
+)
 SYMBOLS = (
-    "σ: noise multiplier. q: sampling rate. T: steps. n: private training examples. ε covers one "
+    "σ: noise multiplier. {degree}q: sampling rate. T: steps. n: private training examples. ε "
+    "covers one "
     "training run at fixed hyper-parameters; choosing them is not included. Test results are "
     "measured on examples outside the training set, which the statement does not protect."
 )
@@ -85,13 +99,19 @@ def headline(runs: pd.DataFrame) -> str:
     return "no private run" if claims else "no result yet"
 
 
-def privacy_statement(runs: pd.DataFrame) -> list[TextBlock | ListBlock]:
+def privacy_statement(
+    runs: pd.DataFrame, specs: Mapping[str, RunSpec]
+) -> list[TextBlock | ListBlock]:
     """Return what is guaranteed of some runs, of which each is given once, and the numbers of it.
 
     What is said has numbers where several statements are about private runs, and what several share
     is said once.
+
+    Args:
+        runs: planned ones, with what is known of their results.
+        specs: of all runs, by hash, for what σ depends on beside the numbers of a run.
     """
-    finished = runs[runs["claim"] != ""]
+    finished = _with_mechanisms(runs[runs["claim"] != ""], specs)
     private = list(finished[finished["claim"] != NON_PRIVATE].groupby(GROUPING, sort=True))
     statements: list[TextBlock] = []
     rows: list[tuple[str, ...]] = []
@@ -128,8 +148,42 @@ def privacy_statement(runs: pd.DataFrame) -> list[TextBlock | ListBlock]:
     if unfinished:
         text = f"{count(unfinished, 'planned run')} without a result: nothing is claimed for them."
         statements.append(TextBlock("No claim.", [text]))
-    behind = compact(HEADINGS, rows, (1,), numbers=11)
-    return [*statements, *([replace(behind, notes=[SYMBOLS])] if rows else [])]
+    return [*statements, *([_numbers(rows)] if rows else [])]
+
+
+def _with_mechanisms(runs: pd.DataFrame, specs: Mapping[str, RunSpec]) -> pd.DataFrame:
+    """Return runs with the correlation of their noise and, for nodes, the bound on degrees."""
+    found = [_mechanism(specs.get(name)) for name in runs["hash"]]
+    return runs.assign(noise=[one[0] for one in found], degree=[one[1] for one in found])
+
+
+def _mechanism(spec: RunSpec | None) -> tuple[str, str]:
+    if spec is None or spec.privacy is None:
+        return DASH, DASH
+    noise, unit = spec.privacy.noise, spec.unit
+    correlated = not isinstance(noise, IndependentNoise)
+    return (
+        shown(to_plain(noise)) if correlated else DASH,
+        str(unit.degree) if isinstance(unit, Node) else DASH,
+    )
+
+
+def _numbers(rows: Sequence[tuple[str, ...]]) -> ListBlock:
+    """Return the numbers behind the statements as a table, and what its symbols mean."""
+    kept = [
+        column
+        for column, head in enumerate(HEADINGS)
+        if head not in OPTIONAL or any(row[column] != DASH for row in rows)
+    ]
+    heads = [HEADINGS[column] for column in kept]
+    behind = compact(
+        heads,
+        [[row[column] for column in kept] for row in rows],
+        (1,),
+        numbers=len(heads) - heads.index("target ε"),
+    )
+    note = SYMBOLS.format(degree=DEGREE if "K" in heads else "")
+    return replace(behind, notes=[note])
 
 
 def _gaussian(bounds: Sequence[PrivacyProfile]) -> Iterator[str]:
@@ -183,11 +237,15 @@ def _rows(runs: pd.DataFrame) -> Iterator[tuple[str, ...]]:
         target = budget(first["budget"])
         yield (
             first["dataset"],
+            first["noise"],
             target.removeprefix("ε = ") if "ε" in target else DASH,
             significant(subset["epsilon_achieved"].max(), 5),
             significant(first["delta"]),
             *_bounds(subset["profile"]),
-            *(significant(first[name]) for name in NUMBERS[3:5]),
-            *(significant(first[name], 12) for name in NUMBERS[5:]),
+            significant(first["noise_multiplier"]),
+            first["degree"],
+            significant(first["sampling_rate"]),
+            significant(first["steps"], 12),
+            significant(first["examples"], 12),
             str(len(subset)),
         )

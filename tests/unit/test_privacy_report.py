@@ -1,0 +1,71 @@
+"""The privacy statement of a report tells apart what differs, in the units of what is protected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from reporting_data import run_row, write_table
+
+from clipnoise.report.blocks import ListBlock
+from clipnoise.report.privacy import privacy_statement
+from clipnoise.report.records import read_runs
+from clipnoise.run.spec import RunSpec, from_mapping
+from clipnoise.studies.columns import RUN_COLUMNS
+
+
+def spec(dataset: Any = "digits", model: Any = "logistic", **privacy: Any) -> RunSpec:
+    return from_mapping(
+        {
+            "dataset": dataset,
+            "model": model,
+            "method": {"id": "dp-sgd", "learning_rate": 1.0, "clip_norm": 1.0},
+            "training": {"expected_batch_size": 100, "epochs": 2},
+            "seed": 1,
+            "privacy": {"epsilon": 1.0, "delta": 1e-5, **privacy},
+        }
+    )
+
+
+def frame(folder: Path, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
+
+
+def numbers(runs: pd.DataFrame, *specs: RunSpec) -> ListBlock:
+    """Return the table below the privacy statement."""
+    table = privacy_statement(runs, {one.hash: one for one in specs})[-1]
+    assert isinstance(table, ListBlock)
+    return table
+
+
+def test_rows_that_differ_in_the_correlation_of_noise_name_it(tmp_path: Path) -> None:
+    noises = [{"kind": "independent"}, {"kind": "banded", "bands": 4}]
+    specs = [spec(sampler="cyclic", noise=noise) for noise in noises]
+    rows = [
+        run_row(hash=one.hash, noise_multiplier=sigma, sampler="cyclic")
+        for sigma, one in enumerate(specs, 1)
+    ]
+    table = numbers(frame(tmp_path, rows), *specs)
+    assert table.heads == ["noise", "σ"]
+    assert table.rows == [["–", "1"], ["banded (bands 4)", "2"]]
+
+
+def test_rows_of_graphs_give_the_bound_on_degrees_and_the_unit_of_the_noise(
+    tmp_path: Path,
+) -> None:
+    specs = [spec({"id": "synthetic-graph", "degree": k}, "gcn", accountant="rdp") for k in (3, 7)]
+    rows = [
+        run_row(hash=one.hash, noise_multiplier=sigma, unit="node")
+        for sigma, one in enumerate(specs, 1)
+    ]
+    table = numbers(frame(tmp_path, rows), *specs)
+    assert table.heads == ["σ", "K"]
+    assert table.rows == [["1", "3"], ["2", "7"]]
+    assert "σ is in units of 2(K+1)C" in table.notes[0]
+
+
+def test_independent_noise_on_examples_has_no_further_column(tmp_path: Path) -> None:
+    table = numbers(frame(tmp_path, [run_row(hash=spec().hash)]), spec())
+    assert not {"noise", "K"} & set(table.heads)
+    assert "K" not in table.notes[0]
