@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pandas as pd
 from reporting_data import run_row, write_table
 
 from clipnoise.report.blocks import ListBlock
+from clipnoise.report.hyperparameters import configurations
 from clipnoise.report.privacy import privacy_statement
 from clipnoise.report.records import read_runs
 from clipnoise.run.spec import RunSpec, from_mapping
@@ -69,3 +71,13 @@ def test_independent_noise_on_examples_has_no_further_column(tmp_path: Path) -> 
     table = numbers(frame(tmp_path, [run_row(hash=spec().hash)]), spec())
     assert not {"noise", "K"} & set(table.heads)
     assert "K" not in table.notes[0]
+
+
+def test_what_is_counted_and_clipped_has_the_unit_of_the_statement(tmp_path: Path) -> None:
+    rule = {"kind": "hard", "gamma": None, "per": "example"}
+    given = json.dumps({"id": "dp-fedavg", "clip_rule": rule})
+    for unit, named in (("user", "user"), ("", "example")):
+        row = run_row(unit=unit, adjacency="add-remove-user", hyperparameters=given)
+        runs = frame(tmp_path, [row])
+        assert f"n: private training {named}s." in numbers(runs).notes[0]
+        assert f"clip_rule hard (per {named})" in configurations(runs, {}).rows[0][2]

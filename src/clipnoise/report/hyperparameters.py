@@ -133,7 +133,7 @@ def _settings(cell: pd.DataFrame, tried: Mapping[str, str]) -> Settings:
     values = json.loads(first["hyperparameters"] or "{}")
     chosen = json.loads(first["tuned"] or "{}")
     found = {
-        name + (TUNED if name in chosen else ""): shown(value)
+        name + (TUNED if name in chosen else ""): shown(_clipped(value, first["unit"]))
         for name, value in values.items()
         if name != "id"
     }
@@ -150,6 +150,13 @@ def _settings(cell: pd.DataFrame, tried: Mapping[str, str]) -> Settings:
     if not math.isnan(cost):
         found["ε with tuning"] = significant(cost) + (NOMINAL if nominal else "")
     return found
+
+
+def _clipped(value: object, unit: str) -> object:
+    """Return a hyper-parameter; a clip rule per example with what it really clips as a whole."""
+    if isinstance(value, dict) and value.get("per") == "example" and unit:
+        return {**value, "per": unit}
+    return value
 
 
 def with_tuning(runs: pd.DataFrame) -> tuple[float, bool]:

@@ -71,7 +71,7 @@ DEGREE = (
     "can move a clipped sum. "
 )
 SYMBOLS = (
-    "σ: noise multiplier. {degree}q: sampling rate. T: steps. n: private training examples. ε "
+    "σ: noise multiplier. {degree}q: sampling rate. T: steps. n: private training {units}. ε "
     "covers one "
     "training run at fixed hyper-parameters; choosing them is not included. Test results are "
     "measured on examples outside the training set, which the statement does not protect."
@@ -148,7 +148,7 @@ def privacy_statement(
     if unfinished:
         text = f"{count(unfinished, 'planned run')} without a result: nothing is claimed for them."
         statements.append(TextBlock("No claim.", [text]))
-    return [*statements, *([_numbers(rows)] if rows else [])]
+    return [*statements, *([_numbers(rows, _units(finished))] if rows else [])]
 
 
 def _with_mechanisms(runs: pd.DataFrame, specs: Mapping[str, RunSpec]) -> pd.DataFrame:
@@ -168,7 +168,13 @@ def _mechanism(spec: RunSpec | None) -> tuple[str, str]:
     )
 
 
-def _numbers(rows: Sequence[tuple[str, ...]]) -> ListBlock:
+def _units(runs: pd.DataFrame) -> str:
+    """Return what n counts: that of the private runs, in the plural."""
+    names = runs[runs["claim"] != NON_PRIVATE]["unit"].replace("", "example").drop_duplicates()
+    return " or ".join(f"{name}s" for name in names)
+
+
+def _numbers(rows: Sequence[tuple[str, ...]], units: str) -> ListBlock:
     """Return the numbers behind the statements as a table, and what its symbols mean."""
     kept = [
         column
@@ -182,7 +188,7 @@ def _numbers(rows: Sequence[tuple[str, ...]]) -> ListBlock:
         (1,),
         numbers=len(heads) - heads.index("target ε"),
     )
-    note = SYMBOLS.format(degree=DEGREE if "K" in heads else "")
+    note = SYMBOLS.format(degree=DEGREE if "K" in heads else "", units=units)
     return replace(behind, notes=[note])
 
 
