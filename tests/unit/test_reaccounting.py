@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clipnoise.audit.reaccounting import Published, Reaccounted, reaccount, read_published, to_csv
+from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.report.audits import READING
@@ -112,6 +113,22 @@ def test_settings_that_leave_too_much_open_are_refused(tmp_path: Path) -> None:
         read_published(path)
 
 
+def test_the_command_says_why_there_is_no_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.yaml"
+    row = (
+        "{paper: P, result: R, where: W, epsilon: 9, delta: 1e-5, nominal_delta: 1e-5, "
+        "participations: 3, noise_multiplier: 1, released: %s}"
+    )
+    path.write_text(f"results: [{row % 'no code was released'}, {row % 'it shuffles'}]")
+    assert main(["reaccount", "--out", str(tmp_path / "x.csv"), "--published", str(path)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith(", no code")
+    assert second.endswith(", released code not covered")
+    assert "nan" not in first + second
+
+
 def test_the_report_words_its_values_as_upper_bounds() -> None:
-    assert "ε that can be guaranteed" in READING[0]
+    assert "ε that would hold with Poisson batches" in READING[0]
     assert "upper bounds" in READING[0]

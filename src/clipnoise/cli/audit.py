@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from clipnoise.files import write_atomically, write_json
 from clipnoise.privacy.accountants.poisson import PoissonAccountant, Rate
 
 PUBLISHED = Path("reports/published/reaccounting.yaml")
+NO_CODE = "no code was released"  # what that file says of such a result
 
 MethodName = Annotated[str, options.ARGUMENT]
 Out = Annotated[Path | None, "JSON file to write, instead of printing."]
@@ -146,6 +148,13 @@ def _show(result: dict[str, object], out: Path | None, conclusion: str) -> None:
     print(f"{out}: {conclusion}")
 
 
+def _computed(what: str, epsilon: float, tight: float) -> str:
+    """Return ε of something and, where it is known, its tighter value."""
+    if math.isnan(epsilon):
+        return f"{what} not covered"
+    return f"{what} {epsilon:.2f}" + ("" if math.isnan(tight) else f" (tight: {tight:.2f})")
+
+
 @options.command()
 def reaccount(
     out: Annotated[Path, "CSV file to write."],
@@ -153,7 +162,7 @@ def reaccount(
     report: Annotated[Path | None, "PDF to write."] = None,
     template: options.Template = options.TEMPLATES / "audit.typ",
 ) -> None:
-    """Compute what ε can be guaranteed for published results, in the text and in released code.
+    """Compute what ε would hold for published results with Poisson batches, in text and code.
 
     Both are upper bounds at the paper's δ, with the assumptions beside each number. Writes a CSV
     file, and a PDF with --report.
@@ -165,10 +174,12 @@ def reaccount(
     rows = [compute_again(result) for result in read_published(published)]
     write_atomically(out, to_csv(rows))
     for row in rows:
+        batches = "" if row.batch_size is None else " with Poisson batches"
+        code = _computed("released code", row.released, row.released_tight)
         print(
-            f"{row.paper}, {row.result}: published {row.published:g}; can be guaranteed at "
-            f"δ = {row.delta:.3g}: text {row.text:.2f}, released code {row.released:.2f} "
-            f"(tight: {row.text_tight:.2f}, {row.released_tight:.2f})"
+            f"{row.paper}, {row.result}: published {row.published:g}; would hold{batches} at "
+            f"δ = {row.delta:.3g}: {_computed('text', row.text, row.text_tight)}, "
+            f"{'no code' if row.released_code == NO_CODE else code}"
         )
     if report is not None:
         write_atomically(report, build_reaccounting_report(out, template))

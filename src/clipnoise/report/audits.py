@@ -47,14 +47,16 @@ WITHOUT_CONTROLS = (
 EXCEEDED = "canaries are guessed more often than the claim allows"
 WORDS = ("paper", "result", "noise_source", "steps_source", "released_code")
 READING = (
-    "Published: ε as printed. Text: the ε that can be guaranteed for the algorithm in the text at "
-    "the δ beside it, by the accountant that the paper names (RDP). Code: the same for the "
-    "released code. Both are upper bounds for the worst case; what an attack gains may be less.",
+    "Published: ε as printed. Text: the ε that would hold with Poisson batches for the algorithm "
+    "in the text at the δ beside it, by the accountant that the paper names (RDP). Code: the same "
+    "for the released code; empty where there is none, or where no accountant here covers what it "
+    "does. Both are upper bounds for the worst case; what an attack gains may be less.",
     "Tight: the same under numerical composition (PRV), which is closer to the true value.",
     "What a paper does not print is solved for: the noise multiplier or the number of steps at "
     "which the accountant of its code gives the published ε at the δ that the code used.",
-    "All values assume Poisson sampling at rate B/n; for nodes of a graph, batches of a fixed "
-    "size. Code that shuffles instead has no such bound.",
+    "Values of sampled batches assume Poisson sampling at rate B/n; for nodes of a graph, batches "
+    "of a fixed size. Code that shuffles, or goes through a file in its order, has no such bound: "
+    "its ε is nominal and guarantees nothing.",
 )
 
 
@@ -130,12 +132,12 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
     except OSError as error:
         raise UserError(f"{table}: cannot be read: {error.strerror}.") from None
     rows = cells.fillna(dict.fromkeys(WORDS, "")).to_dict("records")
-    heads = "paper, result, published, δ, text, tight, code, tight"
+    heads = "paper, result, published, δ, text, text (tight), code, code (tight)"
     assumed = "result, n, B, T, σ, source of σ, source of T, released code"
     blocks: list[TextBlock | ListBlock] = [
         text("How to read this", READING),
         sheet(
-            "ε that can be guaranteed, at equal δ",
+            "ε that would hold with Poisson batches, at equal δ",
             heads.split(", "),
             "ll" + "r" * 6,
             map(_costs, rows),
