@@ -158,7 +158,9 @@ def _row(table: Table, place: Place, watermark: str) -> JudgedSetting:
     up = table.metric.higher_is_better
     ranked = sorted(samples, key=lambda key: samples[key].mean, reverse=up)
     best, base = (ranked[0] if ranked else None), baseline_of(samples)
-    compared = dict.fromkeys(key for key in (best, *ranked[1:2], base) if key)
+    equal = [key for key in ranked if samples[key].values == samples[ranked[0]].values]
+    after = next((key for key in ranked if key not in equal), None)
+    compared = dict.fromkeys(key for key in (*equal, after, base) if key)
     cells = {key: cell for key, cell in table.column(place).items() if key in compared}
     ratio = math.nan
     if best and base and base != best:
@@ -177,13 +179,21 @@ def _row(table: Table, place: Place, watermark: str) -> JudgedSetting:
         model=model,
         budget=budget(text),
         metric=table.metric.heading,
-        best=DASH if best is None else best[1],
+        best=_named([label for _, label in equal]),
         verdict=_verdict(table, place, ranked, watermark),
         over_baseline=over(base),
-        over_next=f"{over(ranked[1])} ({ranked[1][1]})" if len(ranked) > 1 else DASH,
+        over_next=DASH if after is None else f"{over(after)} ({after[1]})",
         time=decimal(ratio, 2),
         hyperparameters=_clarity({key[1]: cells[key] for key in compared}),
     )
+
+
+def _named(equal: list[str]) -> str:
+    """Return the methods with the best mean: more than one only if they never differ."""
+    if len(equal) < 2:
+        return "".join(equal) or DASH
+    named = equal if len(equal) <= NAMED else [equal[0], count(len(equal) - 1, "other")]
+    return f"{', '.join(named)} (equal in every seed)"
 
 
 def _verdict(table: Table, place: Place, ranked: list[Key], watermark: str) -> str:
