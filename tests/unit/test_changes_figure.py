@@ -9,8 +9,12 @@ import pytest
 from reporting_data import item_data, run_row, write_table
 
 from clipnoise.report.blocks import FigureBlock
+from clipnoise.report.items import study_items
 from clipnoise.report.records import read_runs
 from clipnoise.studies.columns import RUN_COLUMNS
+from clipnoise.studies.study import load_study
+
+ROOT = Path(__file__).parents[2]
 
 Levels = dict[str, dict[str, list[float | None]]]  # by method and budget, one for each seed
 
@@ -69,9 +73,25 @@ def test_a_method_that_cannot_be_compared_is_named_with_the_reason(
 def test_epsilons_of_different_adjacencies_are_said_to_be_incomparable(tmp_path: Path) -> None:
     levels: Levels = {"dp-sgd": {"eps=1": [0.6, 0.7]}}
     runs = runs_of(tmp_path, levels, levels)
-    assert "cannot be compared" not in caption(runs)
+    assert "not comparable" not in caption(runs)
     runs.loc[runs["panel"] == "second", "adjacency"] = "zero-out"
-    assert "cannot be compared: here the adjacency is add-remove, there zero-out." in caption(runs)
+    said = caption(runs)
+    assert "Difference in points at the same ε under different adjacencies" in said
+    assert "not comparable (here add-remove, there zero-out)" in said
+    assert "Gain" not in said
+
+
+def test_the_axis_names_the_other_panel_by_its_title(tmp_path: Path) -> None:
+    path = ROOT / "workflow" / "studies" / "banded-turns.yaml"
+    study = load_study(path)
+    number = next(n for n, item in enumerate(study.report) if item.kind == "changes")
+    panels = {one.name for one in study.grids}
+    rows = [run_row(panel=panel, seed=seed) for panel in panels for seed in (1, 2)]
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
+    data = study_items(study, runs, runs)[number]
+    axis = data.item.draw(data).axes[0].get_xlabel()
+    assert axis.startswith("Better than with cyclic Poisson sampling: ")
+    assert "ticks: task and ε" in axis
 
 
 def test_many_methods_have_no_sentence(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -37,6 +37,7 @@ class ItemData:
         titles: what tells these panels apart.
         every_run, every_curve: those of the whole study, as from `records`.
         others: the runs of the panels that it compares its own with, by option.
+        other_titles: what these panels are called, by option.
         published: the published table that it stands beside; None without one.
         image: the file of its figure; None if it was not drawn.
         watermark: printed across it.
@@ -47,6 +48,7 @@ class ItemData:
     every_run: pd.DataFrame
     every_curve: pd.DataFrame
     others: Mapping[str, pd.DataFrame]
+    other_titles: Mapping[str, str] = field(default_factory=dict)
     published: Path | None = None
     image: str | None = None
     watermark: str = ""
@@ -108,12 +110,29 @@ def study_items(
                 option: runs[runs["panel"].isin(panels)]
                 for option, panels in compared(item, study.grids, study.path).items()
             },
+            other_titles=_other_titles(item, study),
             published=(published or {}).get(number),
             image=image if (image := f"{number}.svg") in images else None,
             watermark=study.scale.watermark,
         )
         for number, item in enumerate(study.report)
     ]
+
+
+def _other_titles(item: ReportItem, study: Study) -> dict[str, str]:
+    """Return what the panels that an item compares its own with are called.
+
+    A label without a title of its own has the name of its axis before it.
+    """
+    titles = {one.name: one.titles for one in study.grids}
+    found = {}
+    for option, panels in compared(item, study.grids, study.path).items():
+        named = titles[panels[0]]
+        found[option] = ", ".join(
+            f"{axis} {label}" if named[axis] == label else named[axis]
+            for axis, label in item.compared[option].items()
+        )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

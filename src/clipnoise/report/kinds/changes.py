@@ -75,7 +75,8 @@ class ChangesFigure(FigureItem):
                 canvas.beside(
                     ax, height, f"diverged on {len(values) - len(finite)} of {len(values)}"
                 )
-        ax.set_xlabel(f"{self._axis(data)}\nticks: tasks; lines: 95% intervals over seeds")
+        ticks = f"ticks: task and {_equal(data.runs)}; lines: 95% intervals over seeds"
+        ax.set_xlabel(f"{self._axis(data)}\n{ticks}")
         canvas.label_rows(ax, every)
         return figure
 
@@ -124,25 +125,39 @@ class ChangesFigure(FigureItem):
             f"{one.key[1]} {_gain(found.get(one.key, {}), intervals.get(one.key), metric)}"
             for one in every
         ]
-        equal = "ε" if private["budget"].str.startswith("eps=").all() else "σ"
-        unit = " in points" if metric.unit else ""
-        gain = f"Gain at equal {equal}{unit}, with 95% intervals over seeds: {'; '.join(gains)}."
-        here, there = (_adjacencies(runs) for runs in (private, data.others["against"]))
-        if here == there:
-            return gain
-        return f"{gain} These ε cannot be compared: here the adjacency is {here}, there {there}."
+        equal, unit = _equal(private), " in points" if metric.unit else ""
+        here, there = _both_adjacencies(data)
+        what = f"Gain at equal {equal}{unit}"
+        if here != there:
+            what = (
+                f"Difference{unit} at the same {equal} under different adjacencies, so not "
+                f"comparable (here {here}, there {there})"
+            )
+        return f"{what}, with 95% intervals over seeds: {'; '.join(gains)}."
 
     def _axis(self, data: ItemData) -> str:
         """Return what the horizontal axis shows: against what, and that more is better."""
-        than = ", ".join(f"{axis} {label}" for axis, label in self.against.items())
-        return f"Better than with {than}: {data.metric.change}"
+        labels = ", ".join(f"{axis} {label}" for axis, label in self.against.items())
+        other = data.other_titles.get("against", labels)
+        here, there = _both_adjacencies(data)
+        than = "Better than" if here == there else "Not comparable; difference from that"
+        return f"{than} with {other}: {data.metric.change}"
 
     def _changes(self, data: ItemData) -> Mapping[Key, Mapping[Place, float]]:
         return baseline.changes(data.runs, data.others["against"], data.metric)
 
 
-def _adjacencies(runs: pd.DataFrame) -> str:
-    return ", ".join(sorted(set(runs["adjacency"]) - {""}))
+def _both_adjacencies(data: ItemData) -> tuple[str, str]:
+    """Return the adjacency of what is shown, and that of what it is compared with."""
+    both = (data.runs[records.is_private(data.runs)], data.others["against"])
+    here, there = (", ".join(sorted(set(runs["adjacency"]) - {""})) for runs in both)
+    return here, there
+
+
+def _equal(runs: pd.DataFrame) -> str:
+    """Return what private runs have in common with those that they are compared with."""
+    private = runs[records.is_private(runs)]
+    return "ε" if private["budget"].str.startswith("eps=").all() else "σ"
 
 
 def _gain(by_task: Mapping[Place, float], mean: Interval | None, metric: Metric) -> str:
