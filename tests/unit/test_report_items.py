@@ -309,3 +309,25 @@ def test_a_users_kind_is_one_file_from_the_study_to_the_table(tmp_path: Path) ->
     assert (tmp_path / "made.csv").read_text() == "what,number\njob,2\n"
     assert "| job | 2 |" in (tmp_path / "made.md").read_text()
     assert r"job & 2 \\" in (tmp_path / "made.tex").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("curves", {}, "Mean with a band of ± one sample standard deviation over {} seeds."),
+        ("ablation", {}, "Mean ± sample standard deviation over {} seeds; ticks: seeds."),
+        ("sweep", {"over": "learning_rate"}, "Mean ± sample standard deviation over {} seeds."),
+        ("sweep", {"over": ("learning_rate", "clip_norm")}, ""),
+        ("trade-off", {}, ""),
+    ],
+    ids=str,
+)
+def test_a_caption_says_what_bars_bands_and_ticks_are(
+    kind: str, options: dict[str, Any], said: str, tables: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    runs, curves = tables
+    data = made_of(kind, runs, curves, **options)
+    (block,) = data.item.blocks(data)
+    assert block.caption == said.format(runs["seed"].nunique())
+    alone = made_of(kind, runs[runs["seed"] == 1], curves, **options)
+    assert "seeds" not in next(iter(alone.item.blocks(alone))).caption

@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from clipnoise.studies.study import Study
 
 
+SPREADS = {  # how figures show a standard deviation over seeds, by kind
+    "accuracy-vs-epsilon": "± {}",
+    "ablation": "± {}; ticks: seeds",
+    "curves": "with a band of ± one {}",
+    "filter-sweep": "± {}; ticks: seeds",
+    "sweep": "± {}",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ItemData:
     """What a table or figure is made from.
@@ -159,7 +168,17 @@ class FigureItem(ReportItem):
 
     def blocks(self, data: ItemData) -> Iterator[Block]:
         """Yield the drawn figure with its title and caption."""
-        yield FigureBlock(title=data.title, caption=self.caption, image=data.image)
+        caption = " ".join(filter(None, [self.caption, self.spread(data)]))
+        yield FigureBlock(title=data.title, caption=caption, image=data.image)
+
+    def spread(self, data: ItemData) -> str:
+        """Return what bars, bands and ticks are, in a sentence; nothing where there are none."""
+        place = ["dataset", "model", "method", "label", "budget"]
+        numbers = set(data.runs.groupby(place)["seed"].nunique())
+        if self.kind not in SPREADS or numbers <= {1}:
+            return ""
+        seeds = f"{numbers.pop()} seeds" if len(numbers) == 1 else "seeds"
+        return f"Mean {SPREADS[self.kind]}.".format(f"sample standard deviation over {seeds}")
 
     def charts(self, data: ItemData) -> list[Any]:
         """Return the interactive charts of it that a web page has."""

@@ -51,6 +51,10 @@ class Sweep(FigureItem):
         if self.rho and not any(options.issuperset(MOMENTUM) for options in known):
             raise UserError(f"{file}: {key}: no method of these panels has beta and history.")
 
+    def spread(self, data: ItemData) -> str:
+        """Return what bars are; a heat map has none."""
+        return super().spread(data) if isinstance(self.over, str) else ""
+
     def draw(self, data: ItemData) -> Figure:
         """Draw one subplot per dataset, model and method, a line per budget; or a heat map each.
 
