@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.legend import Legend
+from matplotlib.text import Text
 from reporting_data import curve_rows, drawn, run_row, write_table
 
 from clipnoise.report.records import read_curves, read_runs
@@ -64,17 +67,32 @@ def test_a_reference_below_a_private_method_is_no_upper_bound(tmp_path: Path) ->
     assert "no upper bound" not in " ".join(build_table(high, "comparison").notes)
 
 
+def words(ax: Axes) -> list[str]:
+    return [text.get_text() for text in ax.findobj(Text)]
+
+
+def test_the_name_of_the_majority_class_covers_no_data(tmp_path: Path) -> None:
+    far = frame(tmp_path, {"dp-sgd": (0.9, 0.91, 0.92), "dp-adam": (0.93, 0.94, 0.95)})
+    figure = drawn("ablation", far)
+    figure.draw_without_rendering()
+    (ax,) = figure.axes
+    (name,) = ax.findobj(Legend)
+    box = name.get_window_extent()
+    for line in ax.lines:
+        assert not any(box.contains(*point) for point in ax.transData.transform(line.get_xydata()))
+
+
 def test_a_figure_of_accuracy_has_a_line_at_the_majority_class(tmp_path: Path) -> None:
     runs = frame(tmp_path, {"dp-sgd": STUCK, "dp-adam": LEARNED})
     (*_, ax) = drawn("accuracy-vs-epsilon", runs).axes[:1]
-    assert "majority class" in [text.get_text() for text in ax.texts]
+    assert "majority class: 44.45" in words(ax)
     assert any(list(line.get_ydata()) == pytest.approx([44.45, 44.45]) for line in ax.lines)
 
 
 def test_a_majority_class_far_below_all_methods_leaves_them_the_axis(tmp_path: Path) -> None:
     far = frame(tmp_path, {"dp-sgd": (0.9, 0.91, 0.92), "dp-adam": (0.93, 0.94, 0.95)})
     (*_, ax) = drawn("accuracy-vs-epsilon", far).axes[:1]
-    assert "majority class: 44.45" in [text.get_text() for text in ax.texts]
+    assert "majority class: 44.45" in words(ax)
     assert ax.get_ylim()[0] > 80
 
 
@@ -98,7 +116,7 @@ def test_every_figure_of_accuracy_has_the_line_if_it_leaves_the_methods_room(
         rows = curve_rows(runs.astype(object).fillna("").to_dict("records"))
         curves = read_curves(write_table(tmp_path / "curves.parquet", CURVE_COLUMNS, rows))
         (ax, *_) = drawn(kind, runs, curves, **options).axes
-        assert any("majority class" in text.get_text() for text in ax.texts)
+        assert "majority class: 44.45" in words(ax)
         assert any(map(has_level, ax.lines)) == reached
         low, high = ax.get_xlim() if kind == "ablation" else ax.get_ylim()
         assert (low < 44.45 < high) == reached

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
@@ -320,38 +321,40 @@ def line_with_deviations(
     )
 
 
-def chance_line(ax: Axes, runs: pd.DataFrame, metric: Metric) -> None:
+def chance_line(
+    ax: Axes, runs: pd.DataFrame, metric: Metric, axis: Literal["x", "y"] = "y"
+) -> None:
     """Show the level of the best constant prediction, where it is known, with its name.
 
-    Far from everything else it is a number in the corner: a line would leave the methods no room.
+    Far from everything else it is a number alone: a line would leave the methods no room.
+
+    Args:
+        ax: the axes, with all data drawn.
+        runs: what they show.
+        metric: what they show of them.
+        axis: the one that shows the metric.
     """
     name, level = chance(runs, metric.column)
     if not name:
         return
-    level *= metric.factor
-    low, high = ax.get_ylim()
-    if not _within_reach(level, low, high):
-        words = f"{name}: {metric.show(level / metric.factor)}"
-        ax.text(0.5, 0.03, words, transform=ax.transAxes, fontsize=7, color=PALE, ha="center")
-        return
-    ax.axhline(level, zorder=0, **THIN)
-    margin = 0.05 * (high - low)
-    ax.set_ylim(min(low, level - margin), max(high, level + 2 * margin))
-    ax.text(0.01, level, name, transform=ax.get_yaxis_transform(), fontsize=7, va="bottom")
-
-
-def upright_chance_line(ax: Axes, runs: pd.DataFrame, metric: Metric) -> None:
-    """Show the level as `chance_line` does, where the metric is on the horizontal axis."""
-    name, level = chance(runs, metric.column)
-    if not name:
-        return
     words, level = f"{name}: {metric.show(level)}", level * metric.factor
-    low, high = ax.get_xlim()
+    low, high = getattr(ax, f"get_{axis}lim")()
     if _within_reach(level, low, high):
         margin = 0.05 * (high - low)
-        ax.axvline(level, zorder=0, **THIN)
-        ax.set_xlim(min(low, level - margin), max(high, level + margin))
-    ax.text(0.01, 0.99, words, transform=ax.transAxes, fontsize=7, color=PALE, va="top")
+        (ax.axhline if axis == "y" else ax.axvline)(level, zorder=0, **THIN)
+        limits = min(low, level - margin), max(high, level + margin)
+        getattr(ax, f"set_{axis}lim")(limits)
+    _where_free(ax, words)
+
+
+def _where_free(ax: Axes, words: str) -> None:
+    """Write a few small words where they cover the least of what is drawn."""
+    look: Any = {"frameon": True, "facecolor": "white", "edgecolor": "none", "framealpha": 0.8}
+    tight: Any = {"handlelength": 0, "handletextpad": 0, "borderpad": 0.2, "borderaxespad": 0.3}
+    handles = [Line2D([], [], linestyle="none")]
+    written = Legend(ax, handles, [words], loc="best", fontsize=7, labelcolor=PALE, **look, **tight)
+    written.set_zorder(5)  # above the data
+    ax.add_artist(written)
 
 
 def _within_reach(level: float, low: float, high: float) -> bool:

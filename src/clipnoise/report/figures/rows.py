@@ -20,7 +20,7 @@ def dots(ax: Axes, runs: pd.DataFrame, every: Sequence[canvas.Series], metric: M
     ax.set_xlabel(metric.heading)
     ax.spines["left"].set_visible(False)
     ax.margins(x=0.08)
-    canvas.upright_chance_line(ax, runs, metric)
+    canvas.chance_line(ax, runs, metric, "x")
     if canvas.completed(runs, metric).empty:
         ax.set_xticks([])
         canvas.say(ax, "no completed run")
