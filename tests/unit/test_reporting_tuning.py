@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from reporting_data import run_row, write_table
 
-from clipnoise.report.formats import compact, merged, shown
+from clipnoise.report.formats import compact, listing, merged, shown
 from clipnoise.report.hyperparameters import (
     CHARGED,
     CHOICE,
@@ -160,3 +160,12 @@ def test_a_column_that_follows_from_another_is_left_out_unless_it_says_more() ->
     assert compact(heads, more, implied={1: 0}).heads == list(heads)
     same = [(("a",), ("mnist",), ("x",)), (("b",), ("mnist",), ("y",))]
     assert compact(heads, same, implied={1: 0}).caption == "In all rows: dataset mnist."
+
+
+def test_lists_of_labels_with_commas_are_parted_by_semicolons() -> None:
+    labels = ("b {0.15, -0.05}", "none")
+    rows = [(panel, labels, "6") for panel in ("a", "b")]
+    found = compact(("panel", "methods", "seeds"), rows)
+    assert found.caption == "In all rows: methods b {0.15, -0.05}; none · seeds 6."
+    assert listing(list(labels)) == "b {0.15, -0.05}; none"
+    assert listing(["x", "y", "z"]) == "x, y and z"

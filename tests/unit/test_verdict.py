@@ -114,11 +114,11 @@ def test_the_best_of_those_that_never_diverged_is_called_so(tmp_path: Path) -> N
 def test_methods_that_are_equal_in_every_seed_share_the_best_mean(tmp_path: Path) -> None:
     levels = {"dp-sgd": BASE, "dp-adam": BETTER, "stp-adam": BETTER}
     row = said(frame(tmp_path, levels))
-    assert row["best mean"] == "dp-adam, stp-adam (equal in every seed)"
+    assert row["best mean"] == "dp-adam; stp-adam (equal in every seed)"
     assert row["over the next best"].endswith("(dp-sgd)")
     assert row["verdict"] == "not distinguished from stp-adam"
     many = {**levels, **dict.fromkeys(("dp-pmlf", "dp-adambc"), BETTER)}
-    assert said(frame(tmp_path, many))["best mean"] == "dp-adam, 3 others (equal in every seed)"
+    assert said(frame(tmp_path, many))["best mean"] == "dp-adam; 3 others (equal in every seed)"
 
 
 def test_where_nothing_differs_no_method_is_called_best(tmp_path: Path) -> None:

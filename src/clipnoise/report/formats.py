@@ -184,7 +184,9 @@ def ranges(numbers: list[int]) -> str:
 
 
 def listing(words: list[str]) -> str:
-    """Return words as a phrase: `a, b and c`."""
+    """Return words as a list in a sentence; semicolons part them where one has a comma in it."""
+    if any("," in word for word in words):
+        return VALUES.join(words)
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
@@ -237,8 +239,8 @@ def compact(
         if column in varying and len(pairs) == len(values[source]) > 1:
             varying.remove(column)
     same = [i for i, found in enumerate(values) if len(found) == 1 < len(joined)]
-    shared = "; ".join(
-        f"{heads[i]} {', '.join(joined[0][i])}" for i in same if joined[0][i] != (DASH,)
+    shared = " · ".join(
+        f"{heads[i]} {VALUES.join(joined[0][i])}" for i in same if joined[0][i] != (DASH,)
     )
     return ListBlock(
         title="",

@@ -16,6 +16,7 @@ from clipnoise.report.claims import NOT_EVIDENCE
 from clipnoise.report.formats import (
     ACCURACY,
     DASH,
+    VALUES,
     budget,
     compact,
     count,
@@ -193,7 +194,7 @@ def _named(equal: list[str]) -> str:
     if len(equal) < 2:
         return "".join(equal) or DASH
     named = equal if len(equal) <= NAMED else [equal[0], count(len(equal) - 1, "other")]
-    return f"{', '.join(named)} (equal in every seed)"
+    return f"{VALUES.join(named)} (equal in every seed)"
 
 
 def _verdict(table: Table, place: Place, ranked: list[Key], watermark: str) -> str:
