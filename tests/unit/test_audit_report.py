@@ -109,13 +109,26 @@ def test_the_report_shows_the_findings(tmp_path: Path) -> None:
     assert "0.90" in lines["good"]
     assert "0.45" in lines["good"]
     assert "steps for 3 of 3" in text
-    assert "Of 3 methods, 1 is refuted and 1 claims no privacy." in text
+    assert "Of 3 methods, 1 is refuted; 1 claims no privacy." in text
     assert "the audit is broken: lie." in text
     assert "refuted: canaries are guessed more often than the claim allows" in lines["bad"]
     assert "no claim" in lines["plain"]
     assert "NOT REFUTED" in text
     assert "It can never prove one" in text
     assert "64,000 gradient canaries" in text
+    assert "Score of the attack on releases: likelihood ratio." in text
+    assert "Score of the attack on final parameters: change of parameters." in text
+
+
+def test_the_report_on_a_study_names_it_and_says_plainly_that_all_is_well(tmp_path: Path) -> None:
+    write(tmp_path, "good", contract("good"))
+    write(tmp_path, "good", bound(0.9))
+    out = tmp_path / "reports" / "a-paper" / "table1" / "audit.pdf"
+    words = ["--results", str(tmp_path), "--methods", "good", "--template", str(TEMPLATE)]
+    assert main(["audit", "report", *words, "--out", str(out)]) == 0
+    text = text_of(out.read_bytes(), tmp_path)
+    assert "Audit of the methods of a-paper/table1" in text
+    assert "Of 1 method, none is refuted; all of them claim privacy." in text
 
 
 def test_one_of_many_small_p_values_refutes_only_if_all_methods_together_allow_it(

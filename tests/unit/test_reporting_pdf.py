@@ -133,7 +133,7 @@ def test_the_pdf_names_training_code_plug_ins_and_data_by_their_digests(tmp_path
         assert digest in said
     other = [{**row, "fingerprint": "000000000000"} for row in rows[:3]]
     said = text(make(tmp_path, [*other, *rows[3:]], figures=()))
-    assert "of 2 fingerprints" in said
+    assert "2 versions of the code; digest of all: " in said
     assert "Training code" not in text(make(tmp_path, quickstart(), figures=()))
 
 

@@ -142,7 +142,7 @@ def test_a_momentum_sweep_also_shows_the_reduction_of_sampling_noise(tmp_path: P
     assert list(line.get_xdata()) == [2, 3, 4]
     assert list(line.get_ydata()) == pytest.approx([momentum_reduction(0.5, k) for k in (2, 3, 4)])
     assert [tick.get_text() for tick in reduction.get_xticklabels()] == ["2", "3", "4"]
-    assert accuracy.get_xlabel() == reduction.get_xlabel() == "history"
+    assert (accuracy.get_xlabel(), reduction.get_xlabel()) == ("history", "history k")
 
 
 def test_a_momentum_sweep_is_over_one_of_two_hyper_parameters_and_needs_both(

@@ -97,6 +97,14 @@ def test_a_search_that_is_not_charged_says_so(tmp_path: Path) -> None:
     frame = runs(tmp_path, charge="nothing", epsilon_with_tuning="")
     assert "with tuning" not in said(frame)
     assert configurations(frame, {}).notes == [CHOICE, UNCHARGED]
+    public = runs(
+        tmp_path,
+        charge="nothing",
+        epsilon_with_tuning="",
+        budget="non-private",
+        claim="non-private",
+    )
+    assert configurations(public, {}).notes == [CHOICE]
 
 
 def test_a_pending_choice_is_reported(tmp_path: Path) -> None:

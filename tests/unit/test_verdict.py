@@ -111,6 +111,14 @@ def test_the_best_of_those_that_never_diverged_is_called_so(tmp_path: Path) -> N
     assert "best of 2 that never diverged" in row
 
 
+def test_the_section_on_choices_is_pointed_to_only_where_there_is_one(tmp_path: Path) -> None:
+    given = verdict_data(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}), "")
+    assert texts(given)["Hyper-parameters."] == "Given in the study file."
+    tuned = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}, configurations=3, tuning_runs=3)
+    assert "see “Choice of hyper-parameters”" in texts(verdict_data(tuned, ""))["Hyper-parameters."]
+    assert "`" not in " ".join(texts(given).values())
+
+
 def test_methods_that_are_equal_in_every_seed_share_the_best_mean(tmp_path: Path) -> None:
     levels = {"dp-sgd": BASE, "dp-adam": BETTER, "stp-adam": BETTER}
     row = said(frame(tmp_path, levels))

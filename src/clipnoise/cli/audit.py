@@ -17,6 +17,7 @@ from clipnoise.files import write_atomically, write_json
 from clipnoise.privacy.accountants.poisson import PoissonAccountant, Rate
 
 PUBLISHED = Path("reports/published/reaccounting.yaml")
+REPORTS = "reports/"  # the folder of all reports, with one for each study
 NO_CODE = "no code was released"  # what that file says of such a result
 
 MethodName = Annotated[str, options.ARGUMENT]
@@ -135,8 +136,15 @@ def report(
     """Typeset the results in a folder as one PDF."""
     from clipnoise.report.audits import build_audit_report
 
-    write_atomically(out, build_audit_report(results, template, methods))
+    study = _study_of(out) if methods else ""
+    write_atomically(out, build_audit_report(results, template, methods, study))
     print(f"{out}: audit report")
+
+
+def _study_of(out: Path) -> str:
+    """Return the study whose folder a report is written to; empty where it is none's."""
+    _, reports, study = out.parent.as_posix().rpartition(REPORTS)
+    return study if reports else ""
 
 
 def _show(result: dict[str, object], out: Path | None, conclusion: str) -> None:

@@ -60,13 +60,16 @@ READING = (
 )
 
 
-def build_audit_report(folder: Path, template: Path, methods: Collection[str] = ()) -> bytes:
+def build_audit_report(
+    folder: Path, template: Path, methods: Collection[str] = (), study: str = ""
+) -> bytes:
     """Make the PDF of all audits, or of those of some methods.
 
     Args:
         folder: holds contract/, empirical/ and control/ with one JSON file each.
         template: how to lay it out.
         methods: those to show, by id, without the controls; none shows everything.
+        study: whose methods these are; named in the title.
 
     Returns:
         The PDF; the same bytes for the same input.
@@ -113,7 +116,8 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
         ]
         heads = "mistake, refuted by, evidence"
         blocks.append(sheet("Controls: deliberate mistakes", heads.split(", "), "lll", found))
-    return page("Audit", "audit", blocks, template)
+    title = f"Audit of the methods of {study}" if study else "Audit"
+    return page(title, "audit", blocks, template)
 
 
 def build_reaccounting_report(table: Path, template: Path) -> bytes:
@@ -210,14 +214,18 @@ def _result(verdicts: Sequence[str], controls: Sequence[ControlFinding]) -> str:
     missed = [control.control for control in controls if not control.refuted]
     methods = count(len(verdicts), "method")
     found = (
-        f"Of {methods}, {refuted or 'none'} {'are' if refuted > 1 else 'is'} refuted "
-        f"and {nothing or 'none'} {'claim' if nothing > 1 else 'claims'} no privacy."
+        f"Of {methods}, {refuted or 'none'} {'are' if refuted > 1 else 'is'} refuted; "
+        f"{_no_claim(nothing) if nothing else 'all of them claim privacy'}."
     )
     if missed:
         return f"{found} NOT REFUTED, so that the audit is broken: {', '.join(missed)}."
     if not controls:
         return f"{found} {WITHOUT_CONTROLS}"
     return f"{found} All {len(controls)} controls are refuted, as they must be."
+
+
+def _no_claim(number: int) -> str:
+    return f"{number} {'claims' if number == 1 else 'claim'} no privacy"
 
 
 def _setup(
@@ -252,8 +260,11 @@ def _setup(
             f"{significant(settings.delta)}, confidence {settings.confidence:g}. Each canary "
             "belongs to a single run, so all runs together are one mechanism."
         )
-    scores = {score for row in bounds for score in (row.score, row.final_score)}
-    paragraphs += [f"Score: {score}." for score in sorted(scores)]
+    for attack, scores in (
+        ("releases", {row.score for row in bounds}),
+        ("final parameters", {row.final_score for row in bounds}),
+    ):
+        paragraphs += [f"Score of the attack on {attack}: {score}." for score in sorted(scores)]
     paragraphs.append(
         "Confidence: what the guesses of a row show, by all scores and numbers of guesses that "
         "were tried, holds together with the confidence above (Bonferroni). "

@@ -25,7 +25,7 @@ from clipnoise.report.formats import (
     shown,
     significant,
 )
-from clipnoise.report.records import split
+from clipnoise.report.records import is_private, split
 from clipnoise.report.statistics import sampling_error
 from clipnoise.run.choice import tuned_values
 from clipnoise.run.spec import to_mapping
@@ -201,7 +201,7 @@ def _notes(runs: pd.DataFrame) -> list[str]:
     notes += [CHARGED[charge] for charge in charges if charge in CHARGED]
     if ((selected["charge"] == "composition") & (selected["randomness"] != "secure")).any():
         notes.append(SHARED)
-    if "nothing" in charges:
+    if (is_private(selected) & (selected["charge"] == "nothing")).any():
         notes.append(UNCHARGED)
     return [*notes, *(text for text in selected["tuning_remark"].drop_duplicates() if text)]
 
@@ -223,7 +223,7 @@ SCORES = (
 )
 EVERY = (
     "Median lead: of the chosen one over the next best, in points, or the unit of the metric. "
-    "Every choice with its scores is in the column `choice` of the study's runs.parquet."
+    "Every choice with its scores is in the column “choice” of the study's runs.parquet."
 )
 BEYOND = (
     "the smallest or the largest value tried, so a value beyond the grid may be better, and the "

@@ -33,4 +33,4 @@ def _together(column: Iterable[str]) -> str:
     if len(every) < 2:
         return "".join(every)
     joined = hashlib.sha256("\n".join(every).encode()).hexdigest()[:12]
-    return f"{joined}, of {len(every)} fingerprints in the table of runs"
+    return f"{len(every)} versions of the code; digest of all: {joined}"

@@ -64,7 +64,7 @@ COST_NOTE = (
     "machine. Peak MB: of memory. Passes: gradients of a drawn example per step; those of public "
     "examples are not counted. Audit: the ε that attacks on what the method releases showed at "
     f"95% confidence, beside the ε claimed there. {TOGETHER.format('study')} Attacks can refute a "
-    "claim but never prove one. `snakemake --cores all reports/STUDY/audit.pdf` audits the methods "
+    "claim but never prove one. “snakemake --cores all reports/STUDY/audit.pdf” audits the methods "
     "of a study."
 )
 HELD_UP_NOTE = (

@@ -75,6 +75,7 @@ HELD_UP = (
     f"Other work held up runs of this report (wall clock at least {CONTENDED:g} times processor "
     "time): their ratios are rough."
 )
+ALL_GIVEN = "Given in the study file."
 CHOICES = (
     "Given in the study file, or chosen on validation data. Unclear: the choice is tied with the "
     "next best, or at an edge of the grid, for the methods named or for all that the row compares; "
@@ -140,7 +141,7 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> VerdictSection:
         ("Not listed.", f"{hidden} where no difference was found." if listed != rows else ""),
         ("Audit.", audit_note(claiming) if len(claiming) else "No method claims an ε."),
         ("Time.", f"{TIME} {HELD_UP if contended(private) else ''}"),
-        ("Hyper-parameters.", CHOICES),
+        ("Hyper-parameters.", CHOICES if private["configurations"].notna().any() else ALL_GIVEN),
         ("Left out.", f"{listing(list(left_out))}." if left_out else ""),
         ("Reading.", f"{METHOD} {OVER}"),
     ]
@@ -303,7 +304,7 @@ def audit_note(runs: pd.DataFrame) -> str:
     said = [*([f"REFUTED: {', '.join(refuted)}."] if refuted else []), *said]
     target = f"snakemake --cores all reports/{runs['study'].iloc[0]}/audit.pdf"
     return (
-        f"{' '.join(said)} `{target}` attacks exactly the methods of this study, at "
+        f"{' '.join(said)} “{target}” attacks exactly the methods of this study, at "
         f"settings of its own. {TOGETHER.format('study')} An audit can refute a claim of ε, and "
         "never prove one."
     )

@@ -70,4 +70,5 @@ def draw_reduction(ax: Axes, runs: pd.DataFrame, over: str) -> None:
     ax.grid(visible=False, axis="x")
     highest = max(max(reductions.values()) for reductions in lines.values())
     ax.set_ylim(1, 1 + 1.25 * max(highest - 1, 0.1))  # 1 is no momentum
-    ax.set(title="Sampling noise is divided by ρ", xlabel=over, ylabel="ρ")
+    name = f"{over} {SYMBOLS[over]}"
+    ax.set(title="Sampling noise is divided by ρ", xlabel=name, ylabel="ρ")
