@@ -109,6 +109,7 @@ def record(
         "final": {name: last[name] for name in (*finals, "train_accuracy", "train_loss")},
         "privacy": {
             "claim": "guarantee",
+            "adjacency": "add-remove",
             "epsilon": last["epsilon"],
             "epsilon_target": last["epsilon"],
             "noise_multiplier": 1.1,

@@ -155,9 +155,9 @@ def test_a_name_says_what_a_mean_does_not_hold(tmp_path: Path) -> None:
     lost = [run_row(seed=seed, status="diverged" if seed else "completed") for seed in range(3)]
     nominal = [run_row(method="dp-adam", claim="nominal", seed=seed) for seed in range(3)]
     incomplete, other = views(tmp_path, *nominal, *lost)[::-1]
-    assert incomplete.name == "dp-sgd · logistic · digits · ε=1 (1/3 runs)"
+    assert incomplete.name == "dp-sgd · digits · logistic · ε=1 (1/3 runs)"
     assert incomplete.status == "FAILED"
-    assert other.name == "dp-adam · logistic · digits · ε=1 (nominal)"
+    assert other.name == "dp-adam · digits · logistic · ε=1 (nominal)"
     (small, _) = views(tmp_path, *nominal, *lost, warning="Reduced")
     assert "not evidence" in small.name
     assert small.tags["warning"] == "Reduced"
@@ -168,6 +168,25 @@ def test_a_non_private_mean_has_no_epsilon(tmp_path: Path) -> None:
     (oracle,) = views(tmp_path, run_row(method="dp-adam-noiseless", claim="non-private"))
     for view in (one, oracle):
         assert not any(name.startswith("privacy/eps") for name, *_ in view.finals)
+        assert view.tags["claim"] == "non-private"
+    assert oracle.name.endswith("· ε=1 (non-private)")
+    assert one.name.endswith("· non-private")
+
+
+def test_means_of_several_panels_that_are_called_alike_have_their_panel(tmp_path: Path) -> None:
+    rows = [run_row(panel=panel) for panel in ("small", "large")]
+    found = views(tmp_path, *rows, run_row(method="dp-adam", panel="large"))
+    assert {view.name for view in found} == {
+        "dp-sgd · digits · logistic · ε=1 · small",
+        "dp-sgd · digits · logistic · ε=1 · large",
+        "dp-adam · digits · logistic · ε=1",
+    }
+
+
+def test_a_mean_names_the_data_that_was_loaded_as_its_runs_do(tmp_path: Path) -> None:
+    (view,) = views(tmp_path, run_row(dataset="mnist", data="synthetic-images"))
+    assert view.tags["dataset"] == "synthetic-images"
+    assert view.name == "dp-sgd · synthetic-images for mnist · logistic · ε=1"
 
 
 def test_mlflow_lists_the_best_of_a_column_first(tmp_path: Path) -> None:

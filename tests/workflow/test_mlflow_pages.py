@@ -100,16 +100,16 @@ def test_a_study_can_be_found_and_its_methods_compared(results: Path, browser: A
         browser.save_screenshot(str(results / "runs.png"))
         names = [line for line in text.splitlines() if " · seed " in line]
         assert len(names) == 12
-        assert names[0] == "dp-adambc · line · ε=8 · seed 2"  # the best comes first
-        assert names[-1] == "dp-sgd · line · ε=1 · seed 2"  # the one that diverged
+        assert names[0] == "dp-adambc · toy · line · ε=8 · seed 2"  # the best comes first
+        assert names[-1] == "dp-sgd · toy · line · ε=1 · seed 2"  # the one that diverged
         _click(browser, "means over seeds")
         text = _text_with(browser, "mean/test_accuracy", "4 matching runs")
         browser.save_screenshot(str(results / "means.png"))
         means = {
-            "dp-adambc · line · toy · ε=1": ("0.835", "3 of 3"),
-            "dp-sgd · line · toy · ε=1 (2/3 runs)": ("0.8025", "2 of 3"),
-            "dp-adambc · line · toy · ε=8": ("0.9225", "3 of 3"),
-            "dp-sgd · line · toy · ε=8": ("0.8925", "3 of 3"),
+            "dp-adambc · toy · line · ε=1": ("0.835", "3 of 3"),
+            "dp-sgd · toy · line · ε=1 (2/3 runs)": ("0.8025", "2 of 3"),
+            "dp-adambc · toy · line · ε=8": ("0.9225", "3 of 3"),
+            "dp-sgd · toy · line · ε=8": ("0.8925", "3 of 3"),
         }
         assert [line for line in text.splitlines() if " · toy · " in line] == list(means)
         for mean, runs in means.values():

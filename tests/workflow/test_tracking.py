@@ -17,7 +17,7 @@ from tracked import STUDY, counts, curve, expected_curve, finish, note_some, sho
 from clipnoise.run.spec import RunSpec
 from clipnoise.tracking import MeansTable, Membership, note, read_notes, sync
 from clipnoise.tracking.store import ARTEFACTS, connect, notes_path, tracking_uri
-from clipnoise.tracking.view import flatten
+from clipnoise.tracking.view import View, flatten, means_of, with_digest
 
 
 def plan(results: Path, run: RunSpec, **fields: Any) -> None:
@@ -53,10 +53,11 @@ def test_sync_shows_what_the_files_say(results: Path) -> None:
     plan(results, run, study=STUDY, studies=(STUDY, "other"), label="DP-AdamBC", panel="main")
     assert counts(sync(results)) == {"added": 1}
     (found,) = shown(results)
-    assert found.info.run_name == "DP-AdamBC · line · ε=2 · seed 3"
+    assert found.info.run_name == "DP-AdamBC · toy · line · ε=2 · seed 3"
     assert found.info.status == "FINISHED"
     wanted = {"study": STUDY, "study.other": "yes", "method": "dp-adambc", "dataset": "toy"}
     wanted |= {"budget": "ε=2", "seed": "3", "hash": run.hash, "claim": "guarantee"}
+    wanted |= {"adjacency": "add-remove", "setting": "DP-AdamBC · toy · line · ε=2"}
     assert wanted.items() <= found.data.tags.items()
     assert found.data.params["method.learning_rate"] == "0.1"
     last = rows(run)[-1]
@@ -69,6 +70,49 @@ def test_sync_shows_what_the_files_say(results: Path) -> None:
         "metrics.csv",
         "run.log",
     }
+
+
+def test_a_tuning_run_is_called_by_what_it_tries(results: Path) -> None:
+    run = spec("dp-adambc")
+    rates = (0.1, 0.3)
+    runs = [replace(run, method=replace(run.method, learning_rate=rate)) for rate in rates]
+    for run in runs:
+        record(results, run)
+        plan(results, run, study=STUDY, panel="tuning")
+    sync(results)
+    names = sorted(run.info.run_name for run in shown(results))
+    assert [name.split(" · ")[:3] for name in names] == [["dp-adambc", "toy", "line"]] * 2
+    assert [name.split(" · ")[4].split(",")[0] for name in names] == [
+        "learning_rate 0.1",
+        "learning_rate 0.3",
+    ]
+    assert all(name.endswith("· seed 0") and "beta" not in name for name in names)
+
+
+def test_a_run_that_an_earlier_version_named_is_renamed_and_not_written_again(
+    results: Path,
+) -> None:
+    record(results, spec())
+    sync(results)
+    (before,) = shown(results)
+    connect(results).update_run(before.info.run_id, name="as it was called")
+    assert counts(sync(results)) == {"retagged": 1}
+    (after,) = shown(results)
+    assert (after.info.run_id, after.info.run_name) == (before.info.run_id, before.info.run_name)
+
+
+def test_runs_below_a_watermark_are_called_no_evidence_as_their_means_are(results: Path) -> None:
+    run = spec()
+    record(results, run)
+    plan(results, run, study=STUDY)
+    tags = {"study": STUDY, "warning": "smoke run: not evidence", "hash": "mean-1"}
+    mean = View(experiment=means_of(STUDY), name="mean", tags=tags, params={}, started=0)
+    sync(results, tables=[MeansTable(STUDY, [], lambda: [with_digest(mean)])])
+    for _ in range(2):  # also where the means are not looked at
+        (found,) = (one for one in shown(results) if one.data.tags["hash"] == run.hash)
+        assert found.info.run_name.endswith("· seed 0 (not evidence)")
+        assert found.data.tags["warning"] == tags["warning"]
+        assert counts(sync(results)) == {"unchanged": 1}
 
 
 def test_a_finished_run_is_logged_in_two_calls(

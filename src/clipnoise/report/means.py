@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
@@ -15,7 +16,15 @@ from clipnoise.report.hyperparameters import with_tuning
 from clipnoise.report.records import NON_PRIVATE, Place, split
 from clipnoise.report.statistics import sample
 from clipnoise.report.tables import Cell, Row, Table, build_table
-from clipnoise.tracking.view import View, flatten, means_of, numbers, with_digest
+from clipnoise.tracking.view import (
+    View,
+    flatten,
+    means_of,
+    numbers,
+    setting_name,
+    with_digest,
+    with_remarks,
+)
 
 TUNED = "epsilon_with_tuning"
 PRIVACY = {  # column → metric
@@ -41,13 +50,19 @@ def mean_views(runs: pd.DataFrame, experiment: str, report: str, warning: str) -
         The views in the report's order, best first within a column of a table. MLflow lists runs
         by their time, the latest first, so each starts a millisecond before the one above it.
     """
+    tables = [build_table(one, panel) for (panel,), one in split(runs, "panel")]
+    cells = [(table, *item) for table in tables for item in _in_order(table)]
+    named = Counter(_name(row, place, cell) for _, row, place, cell in cells)
     moments = [text for text in runs["finished"] if text]
     latest = max(map(datetime.fromisoformat, moments), default=datetime.fromtimestamp(0))
     started = round(latest.timestamp() * 1000)
     said = {"study": experiment, "report": report, "warning": warning}
-    tables = [build_table(one, panel) for (panel,), one in split(runs, "panel")]
-    cells = ((table, *item) for table in tables for item in _in_order(table))
-    return [_view(*item, started - number, said) for number, item in enumerate(cells)]
+    views = []
+    for number, (table, row, place, cell) in enumerate(cells):
+        shared = named[_name(row, place, cell)] > 1
+        name = _name(row, place, cell, table.panel if shared else "")
+        views.append(_view(table, row, place, cell, started - number, {**said, "setting": name}))
+    return views
 
 
 def _in_order(table: Table) -> Iterator[tuple[Row, Place, Cell]]:
@@ -64,30 +79,43 @@ def _in_order(table: Table) -> Iterator[tuple[Row, Place, Cell]]:
         yield from sorted(column, key=rank)
 
 
-def _view(
-    table: Table, row: Row, place: Place, cell: Cell, started: int, said: Mapping[str, str]
-) -> View:
+def _name(row: Row, place: Place, cell: Cell, panel: str = "") -> str:
+    """Return what a mean is called; of a dataset for which another stands in, with both."""
     dataset, model, budget = place
-    budget = budget.replace("eps=", "ε=").replace("sigma=", "σ=")
-    claim = "oracle" if cell.oracle else cell.claim
-    remarks = [
-        claim if claim in ("nominal", "oracle") else "",
-        f"{cell.adjacency} adjacency" if cell.adjacency else "",
-        f"{cell.sample.runs} runs" if cell.sample.runs else "",
-        "not evidence" if said["warning"] else "",
-    ]
-    name = " · ".join([row.label, model, dataset, budget])
-    remark = ", ".join(filter(None, remarks))
-    identity = "\n".join([said["study"], table.panel, row.method, name])
+    data = _data(place, cell)
+    both = dataset if data == dataset else f"{data} for {dataset}"
+    return setting_name(row.label, both, model, _budget(budget), panel)
+
+
+def _data(place: Place, cell: Cell) -> str:
+    """Return the id of the dataset that was loaded, as runs name it; published rows have none."""
+    return str(cell.runs["data"].max()) or place[0]
+
+
+def _budget(label: str) -> str:
+    return label.replace("eps=", "ε=").replace("sigma=", "σ=")
+
+
+def _view(
+    table: Table,
+    row: Row,
+    place: Place,
+    cell: Cell,
+    started: int,
+    said: Mapping[str, str],
+) -> View:
+    _, model, budget = place
+    runs = f"{cell.sample.runs} runs" if cell.sample.runs else ""
+    identity = "\n".join([said["study"], table.panel, row.method, said["setting"]])
     tags = {
         **said,
         "panel": table.panel,
         "method": row.method,
         "label": row.label,
-        "dataset": dataset,
+        "dataset": _data(place, cell),
         "model": model,
-        "budget": budget,
-        "claim": claim,
+        "budget": _budget(budget),
+        "claim": NON_PRIVATE if cell.oracle else cell.claim,
         "adjacency": str(cell.runs["adjacency"].max()),
         "runs": f"{cell.sample.n} of {cell.sample.planned}",
         "hash": f"mean-{hashlib.sha256(identity.encode()).hexdigest()[:12]}",
@@ -96,7 +124,7 @@ def _view(
     }
     view = View(
         experiment=means_of(said["study"]),
-        name=f"{name} ({remark})" if remark else name,
+        name=with_remarks(said["setting"], tags, runs),
         tags={key: value for key, value in tags.items() if value},
         params=_params(cell.runs),
         started=started,

@@ -47,18 +47,21 @@ class Notes:
         runs: the studies that plan each run, by spec hash.
         descriptions: experiment name → the text that MLflow shows above its runs.
         ranked_by: experiment name → the metric by which its runs are compared.
+        warnings: experiment name → the watermark of its report, which its means have brought.
     """
 
     owner: str
     runs: Mapping[str, Membership] = field(default_factory=dict)
     descriptions: Mapping[str, str] = field(default_factory=dict)
     ranked_by: Mapping[str, str] = field(default_factory=dict)
+    warnings: Mapping[str, str] = field(default_factory=dict)
 
     def with_more(
         self,
         runs: Mapping[str, Membership],
         descriptions: Mapping[str, str],
         ranked_by: Mapping[str, str],
+        warnings: Mapping[str, str],
     ) -> Notes:
         """Return these notes with more beside them."""
         return Notes(
@@ -66,6 +69,7 @@ class Notes:
             {**self.runs, **runs},
             {**self.descriptions, **descriptions},
             {**self.ranked_by, **ranked_by},
+            {**self.warnings, **warnings},
         )
 
 
@@ -77,7 +81,7 @@ def read_notes(results: Path) -> Notes:
             run_hash: Membership(**{**fields, "studies": tuple(fields["studies"])})
             for run_hash, fields in values["runs"].items()
         }
-        names = ("descriptions", "ranked_by")  # earlier versions noted none
+        names = ("descriptions", "ranked_by", "warnings")  # earlier versions noted none
         more = (dict(values.get(name, {})) for name in names)
         return Notes(str(values.get("owner") or _owner(results)), runs, *more)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -89,6 +93,7 @@ def note(
     runs: Mapping[str, Membership] | None = None,
     descriptions: Mapping[str, str] | None = None,
     ranked_by: Mapping[str, str] | None = None,
+    warnings: Mapping[str, str] | None = None,
 ) -> Notes:
     """Add to what a results folder notes, and return all of it.
 
@@ -97,11 +102,12 @@ def note(
         runs: the studies that plan each run, by spec hash.
         descriptions: experiment name → the text that MLflow shows above its runs.
         ranked_by: experiment name → the metric by which its runs are compared.
+        warnings: experiment name → the watermark of its report.
 
     Raises:
         UserError: the folder cannot be written.
     """
-    added = (runs or {}, descriptions or {}, ranked_by or {})
+    added = (runs or {}, descriptions or {}, ranked_by or {}, warnings or {})
     before = read_notes(results)
     noted = before.with_more(*added)
     if noted == before and notes_path(results).exists():

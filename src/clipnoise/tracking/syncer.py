@@ -119,15 +119,20 @@ def sync(
         return report
     with store_errors(address), lock(results):
         set_aside_if_moved(results)
-        store = _Store(results, notes)
+        means = [(table, state, _views(table, report)) for table, state in made]
+        every = [view for _, _, views in means for view in views or ()]
+        warnings = {view.tags["study"]: view.tags.get("warning", "") for view in every}
+        changed = {name: w for name, w in warnings.items() if notes.warnings.get(name, "") != w}
+        store = _Store(results, note(results, warnings=changed))
         shown = store.shown([folder.name for folder in runs])
         for done, (folder, state) in enumerate(runs.items(), start=1):
             _sync_run(store, folder, shown.get(folder.name, []), report)
             seen[folder] = state
             if progress is not None:
                 progress(done, len(runs))
-        for table, states in made:
-            _sync_means(store, table, report)
+        for table, states, views in means:
+            if views is not None:
+                _sync_means(store, table.experiment, views, report)
             seen[table.experiment] = states
     return report
 
@@ -136,7 +141,7 @@ def _sync_run(store: _Store, folder: Path, present: Sequence[Any], report: SyncR
     """Show the run of a folder, and count what that took; `present` is what the store shows."""
     membership = store.notes.runs.get(folder.name) or _membership_in_store(present)
     try:
-        view = _read(folder, membership)
+        view = _read(folder, membership, store.notes.warnings.get(membership.study, ""))
     except UserError as error:
         report.damaged.append(str(error))
         return
@@ -145,14 +150,18 @@ def _sync_run(store: _Store, folder: Path, present: Sequence[Any], report: SyncR
         setattr(report, change, getattr(report, change) + 1)
 
 
-def _sync_means(store: _Store, table: MeansTable, report: SyncReport) -> None:
-    """Show the means of a study and no others, and count those that changed."""
+def _views(table: MeansTable, report: SyncReport) -> Sequence[View] | None:
+    """Return the means of a study; None where a file is damaged, which is then counted."""
     try:
-        views = table.views()
+        return table.views()
     except UserError as error:
         report.damaged.append(str(error))
-        return
-    shown = store.means(table.experiment)
+        return None
+
+
+def _sync_means(store: _Store, experiment: str, views: Sequence[View], report: SyncReport) -> None:
+    """Show the means of a study and no others, and count those that changed."""
+    shown = store.means(experiment)
     for view in views:
         change = store.show(view, shown.pop(view.tags["hash"], []))
         report.means += change in ("added", "replaced")
@@ -180,14 +189,14 @@ def _runs(results: Path, only: Collection[str] | None) -> Iterator[tuple[Path, o
             yield folder, (*states, PROGRESS in files and is_training(folder))
 
 
-def _read(folder: Path, membership: Membership) -> View | None:
+def _read(folder: Path, membership: Membership, warning: str) -> View | None:
     """Return the view of a run; None if its files have just gone.
 
     Raises:
         UserError: a file is damaged; the message names it.
     """
     try:
-        return run_view(folder, membership)
+        return run_view(folder, membership, warning)
     except FileNotFoundError:
         return None
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:

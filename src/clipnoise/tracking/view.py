@@ -7,9 +7,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from clipnoise.data.measures import (
@@ -20,20 +22,27 @@ from clipnoise.data.measures import (
     measured_columns,
 )
 from clipnoise.errors import UserError
-from clipnoise.fields import parse
+from clipnoise.fields import parse, to_plain
 from clipnoise.files import read_bytes
+from clipnoise.methods.base import method_class
 from clipnoise.privacy.counterfactual import Counterfactual
+from clipnoise.run.choice import in_words
 from clipnoise.run.outcome import Metrics
 from clipnoise.run.progress import is_training, read_progress
 from clipnoise.run.results import SPEC, SUMMARY, RunFiles, read_run, verify_epsilon
-from clipnoise.run.spec import from_mapping
+from clipnoise.run.spec import TRAINING, from_mapping
 
-LAYOUT = "2"  # raise it when names, tags or metrics change: the next sync then rewrites every run
+# Raise it when params, metrics or artefacts change: the next sync then rewrites every run. Names
+# and tags are compared with the store at every sync, whatever the digest.
+LAYOUT = "2"
 UNPLANNED = "unplanned"
+TUNING = "tuning"  # the panel of the runs that a study tunes with
+LONGEST_TRIED = 150  # characters; MLflow's databases take 250 of a name
 LOG = "run.log"
 ARTEFACTS = (SPEC, SUMMARY, "metrics.csv", LOG)
 LARGEST_ARTEFACT = 5_000_000  # bytes
 NOT_TAKEN = re.compile(r"[^\w/.\- :]")  # in the name of a param or a tag
+COMPARED = "add-remove"  # ε under another adjacency is not compared with the others
 SPENT = ("epsilon", "epsilon_target", "delta", "noise_multiplier")
 SECTIONS = {  # curves that are not of losses and accuracies
     "epsilon": "privacy/epsilon_by_step",
@@ -76,12 +85,26 @@ class View:
 
 
 def planned_view(
-    spec: Mapping[str, Any], run_hash: str, membership: Membership, started: int
+    spec: Mapping[str, Any],
+    run_hash: str,
+    membership: Membership,
+    started: int,
+    warning: str = "",
 ) -> View:
-    """Return the view of a run that starts, from its spec as plain data and its content hash."""
+    """Return the view of a run that starts.
+
+    Args:
+        spec: as plain data.
+        run_hash: its content hash.
+        membership: the studies that plan it.
+        started: milliseconds since 1970.
+        warning: the watermark of its home study's report.
+    """
     method, model = spec["method"]["id"], spec["model"]["id"]
     label = membership.label or method
     dataset, budget = spec["dataset"]["id"], budget_label(spec)
+    tries = tried(spec) if membership.panel == TUNING else ""
+    setting = setting_name(label, dataset, model, budget, tries)
     tags = {
         "study": membership.study,
         **{
@@ -95,7 +118,8 @@ def planned_view(
         "model": model,
         "budget": budget,
         "seed": str(spec["seed"]),
-        "setting": f"{label} · {dataset} · {model} · {budget}",  # all but the seed
+        "setting": setting,  # all but the seed
+        "warning": warning,
         "hash": run_hash,
         "status": "running",
         "mlflow.source.name": "clipnoise",
@@ -103,14 +127,64 @@ def planned_view(
     }
     return View(
         experiment=membership.study,
-        name=f"{label} · {model} · {budget} · seed {spec['seed']}",
+        name=_run_name(tags),
         tags=tags,
         params=dict(flatten(spec)),
         started=started,
     )
 
 
-def run_view(folder: Path, membership: Membership) -> View | None:
+def setting_name(label: str, dataset: str, model: str, budget: str, apart: str = "") -> str:
+    """Return what runs that differ in the seed only, and their mean, are called.
+
+    Args:
+        label: of the method.
+        dataset, model: their names.
+        budget: for a reader.
+        apart: what tells the setting from others that are called the same; empty for nothing.
+    """
+    return " · ".join(filter(None, (label, dataset, model, budget, apart)))
+
+
+def with_remarks(name: str, tags: Mapping[str, str], runs: str = "") -> str:
+    """Return a name with what keeps its numbers from being compared with others, in brackets.
+
+    Args:
+        name: of a run or a mean.
+        tags: of the same; any may be missing.
+        runs: how many a mean is of, where some are missing.
+    """
+    claim, adjacency = tags.get("claim", ""), tags.get("adjacency", "")
+    said = claim in tags["budget"]  # a budget may say itself that it is non-private
+    remarks = [
+        claim if claim in ("nominal", "non-private") and not said else "",
+        f"{adjacency} adjacency" if adjacency not in ("", COMPARED) else "",
+        runs,
+        "not evidence" if tags.get("warning") else "",
+    ]
+    given = ", ".join(filter(None, remarks))
+    return f"{name} ({given})" if given else name
+
+
+def _run_name(tags: Mapping[str, str]) -> str:
+    return with_remarks(f"{tags['setting']} · seed {tags['seed']}", tags)
+
+
+def tried(spec: Mapping[str, Any]) -> str:
+    """Return what a tuning run tries, in words: what is not as its method or nothing else has it.
+
+    A spec does not say what of it is tuned, so this names all that its study may have chosen.
+    """
+    values = {name: value for name, value in spec["method"].items() if name != "id"}
+    with suppress(UserError):  # a method that is no longer known here
+        options = fields(method_class(spec["method"]["id"]))
+        usual = {one.name: to_plain(one.default) for one in options if one.default is not MISSING}
+        values = {name: value for name, value in values.items() if usual.get(name) != value}
+    lengths = {name: spec["training"].get(name) for name in TRAINING}
+    return shorten(in_words(values | lengths), LONGEST_TRIED, placeholder=" …")
+
+
+def run_view(folder: Path, membership: Membership, warning: str = "") -> View | None:
     """Return the view of a run from its folder; None where there is nothing to show.
 
     A job that trains a run again goes before the result that it will replace; a result goes before
@@ -119,18 +193,19 @@ def run_view(folder: Path, membership: Membership) -> View | None:
     Args:
         folder: of the run's files.
         membership: the studies that plan it.
+        warning: the watermark of its home study's report.
 
     Raises:
         UserError: a file is damaged; the message names it.
     """
     training = is_training(folder)
     if not training and (folder / SUMMARY).exists():
-        return finished_view(folder, membership)
+        return finished_view(folder, membership, warning)
     progress = read_progress(folder)
     if progress is None:
         return None
     started = _milliseconds(progress.started)
-    planned = planned_view(progress.spec, progress.hash, membership, started)
+    planned = planned_view(progress.spec, progress.hash, membership, started, warning)
     status = "running" if training else "interrupted"
     return replace(
         planned,
@@ -150,12 +225,13 @@ def rows_shown(digest: str, view: View) -> int | None:
     return int(found[1]) if found is not None and int(found[1]) <= len(view.rows) else None
 
 
-def finished_view(folder: Path, membership: Membership) -> View:
+def finished_view(folder: Path, membership: Membership, warning: str = "") -> View:
     """Return the view of a finished run from its folder.
 
     Args:
         folder: of its result files.
         membership: the studies that plan it.
+        warning: the watermark of its home study's report.
 
     Raises:
         UserError: a result file is damaged; the message names it.
@@ -169,19 +245,21 @@ def finished_view(folder: Path, membership: Membership) -> View:
     _verify(files)
     started = _milliseconds(summary["started"])
     finished = started + round(1000 * summary["seconds"])  # the clock may have been set back
-    planned = planned_view(summary["spec"], summary["hash"], membership, started)
+    planned = planned_view(summary["spec"], summary["hash"], membership, started, warning)
     commit = summary.get("git_commit") or "unknown"
     tags = {
+        **planned.tags,
         "status": summary["status"],
         "reason": summary.get("reason") or "",
         "claim": summary["privacy"]["claim"],
+        "adjacency": summary["privacy"].get("adjacency") or "",
         "git_commit": commit,
         "mlflow.source.git.commit": commit,
     }
     return replace(
         planned,
-        name=planned.name + (" (nominal)" if tags["claim"] == "nominal" else ""),
-        tags={**planned.tags, **tags},
+        name=_run_name(tags),
+        tags=tags,
         rows=_rows(files.metrics, started),
         status="FINISHED" if summary["status"] == "completed" else "FAILED",
         finished=finished,
@@ -306,7 +384,7 @@ VIEW = "runs"  # the key of the saved view
 EXPERIMENTS = "#/experiments?workflowType=machine_learning"
 MEANS = "means over seeds"
 Widths = Mapping[str, int]  # columns in order, with their widths in pixels
-NAME: Widths = {"attributes.`Run Name`": 380}
+NAME: Widths = {"attributes.`Run Name`": 450}
 PLACE: Widths = {"tags.`dataset`": 90, "tags.`model`": 110, "tags.`budget`": 100}
 RUNS: Widths = {
     "metrics.`privacy/epsilon`": 130,
