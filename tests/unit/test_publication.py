@@ -58,6 +58,13 @@ def test_of_several_models_of_a_panel_the_page_says_which(published: Path) -> No
     assert not rows.duplicated(["Task", "Method", "ε"]).any()
 
 
+def test_an_oracle_is_called_non_private_as_in_the_tables(tmp_path: Path) -> None:
+    rows = [run_row(method="dp-adam-noiseless", claim="non-private", seed=seed) for seed in (1, 2)]
+    study, runs, _ = write_study(tmp_path, rows)
+    (row,) = settings(load_study(study), read_runs(runs)).to_dict("records")
+    assert (row["ε"], row["Claim"]) == ("1", "non-private")
+
+
 def test_losses_keep_the_digits_that_tell_them_apart(tmp_path: Path) -> None:
     rows = [
         run_row(method=method, seed=seed, test_accuracy=math.nan, test_loss=loss + 0.0001 * place)

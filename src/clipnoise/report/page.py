@@ -24,7 +24,7 @@ from clipnoise.report.hyperparameters import with_tuning
 from clipnoise.report.items import FigureItem, ItemData, study_items
 from clipnoise.report.kinds.overview import OverviewTable
 from clipnoise.report.origin import digests
-from clipnoise.report.records import split
+from clipnoise.report.records import NON_PRIVATE, split
 from clipnoise.report.statistics import advantage
 from clipnoise.report.tables import NOT_AUDITED, Cell, build_table, choose_metric
 from clipnoise.studies.status import span
@@ -102,7 +102,7 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
                     "Diverged": found.diverged,
                     **_compared(cell, column[base] if base else None, metric),
                     "Best": "yes" if table.leads(row, place) else "",
-                    "Claim": "oracle" if cell.oracle else cell.claim,
+                    "Claim": NON_PRIVATE if cell.oracle else cell.claim,
                     "Adjacency": str(same["adjacency"].max()),
                     "δ": _rounded(same["delta"].max(), 12),
                     "σ": _rounded(same["noise_multiplier"].max(), 3),
