@@ -173,7 +173,8 @@ def method_class(name: str, *, file: str | None = None, key: str = "method.id") 
 
     Args:
         name: a method id as in the papers' naming, e.g. `"dp-adambc"`.
-        file, key: where the name was read, for the error message.
+        file: where the name was read, for the error message.
+        key: of the name in that file, for the same.
 
     Raises:
         UserError: there is no such method; the message names the nearest one. One without privacy
