@@ -93,3 +93,20 @@ def test_a_page_fits_the_width_of_a_phone_and_of_a_desktop(
         ".map(code => getComputedStyle(code).whiteSpace)"
     )
     assert set(browser.execute_script(wraps)) <= {"pre"}, "code without its indents"
+
+
+@pytest.mark.browser
+@pytest.mark.quick(page=[Path("papers/dp-pmlf.md")])
+@pytest.mark.parametrize("page", [one for one in PAGES if one.parts[0] == "papers"], ids=str)
+def test_no_table_of_a_paper_is_cut_off_on_a_desktop(site: Path, browser: Any, page: Path) -> None:
+    screen = {"width": 1300, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    browser.get(_built(site, page).as_uri())
+    beyond = browser.execute_script(
+        "return [...document.querySelectorAll('.md-content table')]"
+        ".map(table => [table, table.closest('.md-typeset__scrollwrap')])"
+        ".filter(pair => pair[1]).map(([table, place]) => "
+        "Math.max(table.scrollWidth - table.clientWidth, place.scrollWidth - place.clientWidth))"
+    )
+    assert beyond
+    assert max(beyond) <= 0
