@@ -6,7 +6,7 @@
 It writes `benchmarks/results/league_inference.json` and `docs/league/size-and-power.png`. A league
 has 18 tasks at three budgets, twelve searches and two seeds of each. Its methods are uneven, and
 runs collapse (`League` in `clipnoise.report.inference.simulation` says how), except in the lines
-marked "alike", where results are normal with one variance, and "none collapse".
+marked "methods equally noisy", where results are normal with one variance, and "no run collapses".
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from clipnoise.report.figures import canvas
 from clipnoise.report.inference.simulation import (
     FLIPS,
     FLIPS_TOGETHER,
@@ -49,13 +49,14 @@ SIZES: Lines = {
     **UNEVEN,
 }
 POWERS: Lines = {**UNEVEN, f"{FLIPS}, none collapse": (FLIPS, {"collapse": 0.0})}
-LOOKS = {
-    f"{T_TESTS}, alike": ("0.6", ":", "x"),
-    f"{FLIPS}, alike": ("0.6", "--", "s"),
-    FLIPS: ("black", "-", "o"),
-    FLIPS_TOGETHER: ("black", "--", "o"),
-    POPULATION: ("0.35", "-", "^"),
-    f"{FLIPS}, none collapse": ("0.6", "-.", "D"),
+SETTINGS = League().tasks * League().budgets
+LOOKS = {  # the test in plain words, colour, line and marker
+    f"{T_TESTS}, alike": (f"{T_TESTS},\nmethods equally noisy", "0.6", ":", "x"),
+    f"{FLIPS}, alike": ("sign flips, one setting,\nmethods equally noisy", "0.6", "--", "s"),
+    FLIPS: ("sign flips, one setting", "black", "-", "o"),
+    FLIPS_TOGETHER: (f"sign flips, all {SETTINGS} settings together", "black", "--", "o"),
+    POPULATION: ("for all examples there could be,\none setting", "0.35", "-", "^"),
+    f"{FLIPS}, none collapse": ("sign flips, one setting,\nno run collapses", "0.6", "-.", "D"),
 }
 
 
@@ -127,8 +128,7 @@ def over_tasks(leagues: int) -> dict[str, Any]:
 
 def draw(found: dict[str, Any]) -> Figure:
     """Draw size against the number of methods, and power against the lead."""
-    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, ((left, right),) = canvas.sheet(1, 2, height=3.4)
     for name, one in found["size"].items():
         line(left, name, found["methods"], [100 * wrong for wrong in one["wrong"]])
     left.axhline(5, color="0.8", linewidth=1, zorder=0)
@@ -144,15 +144,16 @@ def draw(found: dict[str, Any]) -> Figure:
         ylim=(0, 102),
     )
     named = {str(one.get_label()): one for one in [*left.lines, *right.lines]}
-    lines = {name: named[name] for name in LOOKS}
-    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=3)
+    labels = [label for label, *_ in LOOKS.values()]
+    lines = [named[label] for label in labels]
+    figure.legend(lines, labels, loc="outside lower center", ncols=3, columnspacing=1.2)
     return figure
 
 
 def line(ax: Axes, name: str, x: list[float], y: list[float]) -> None:
     """Draw the numbers of one test."""
-    colour, dashes, marker = LOOKS[name]
-    ax.plot(x, y, color=colour, linestyle=dashes, marker=marker, label=name, clip_on=False)
+    label, colour, dashes, marker = LOOKS[name]
+    ax.plot(x, y, color=colour, linestyle=dashes, marker=marker, label=label, clip_on=False)
 
 
 def main() -> None:
@@ -165,9 +166,8 @@ def main() -> None:
     if not given.draw:
         found = measure(given.settings, given.leagues)
         NUMBERS.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-    mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure = draw(json.loads(NUMBERS.read_text()))
-    figure.savefig(FIGURE, dpi=150)
+    with canvas.look():
+        draw(json.loads(NUMBERS.read_text())).savefig(FIGURE, dpi=150)
 
 
 if __name__ == "__main__":
