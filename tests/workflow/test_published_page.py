@@ -138,6 +138,28 @@ def test_a_filter_is_as_wide_as_the_name_in_it(page: Any) -> None:
     assert all(needed <= width for _, width, needed in boxes)
 
 
+def test_the_name_of_a_column_stays_when_one_types_into_its_box(own_page: Any) -> None:
+    name = (
+        "return document.querySelector('.dt-scroll-head input[placeholder=Method]')"
+        ".closest('th').innerText.trim()"
+    )
+    _wait(own_page, f"{name} === 'Method'")
+    own_page.find_element("css selector", "input[placeholder=Method]").send_keys("dp-sgdm")
+    assert own_page.execute_script(name) == "Method"
+
+
+def test_the_columns_that_decide_are_in_view_on_a_laptop(own_page: Any) -> None:
+    screen = {"width": 1300, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    own_page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    own_page.refresh()
+    _wait(own_page, "return document.querySelectorAll('.dt-scroll-head thead input').length > 9")
+    ends = own_page.execute_script(
+        "return Object.fromEntries([...document.querySelectorAll('.dt-scroll-head thead input')]"
+        ".map(box => [box.placeholder, box.getBoundingClientRect().right]))"
+    )
+    assert all(ends[name] < 1300 for name in ("Best", "Δ DP-SGD", "low", "high", "Time"))
+
+
 def test_a_chart_shows_differences_and_values_under_the_pointer(page: Any) -> None:
     (labels,) = page.execute_script(
         "return [...document.querySelectorAll('.chart svg')].map(svg => svg.textContent)"

@@ -98,15 +98,16 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
                     "ε": budget(place[2]).removeprefix("ε = ") if row.private else "none",
                     metric.heading: _in_unit(found.mean, metric),
                     "±": _in_unit(found.deviation, metric),
+                    "Best": "yes" if table.leads(row, place) else "",
+                    "Time": _time(cell, column[base] if base else None),
+                    "ε with tuning": math.ceil(100 * cost) / 100 if charged else None,
+                    **_compared(cell, column[base] if base else None, metric),
                     "Runs": f"{found.n}/{found.planned}",
                     "Diverged": found.diverged,
-                    **_compared(cell, column[base] if base else None, metric),
-                    "Best": "yes" if table.leads(row, place) else "",
                     "Claim": NON_PRIVATE if cell.oracle else cell.claim,
                     "Adjacency": str(same["adjacency"].max()),
                     "δ": _rounded(same["delta"].max(), 12),
                     "σ": _rounded(same["noise_multiplier"].max(), 3),
-                    "ε with tuning": math.ceil(100 * cost) / 100 if charged else None,
                     "Claim with tuning": ("nominal" if nominal else cell.claim)
                     if charged
                     else None,
@@ -122,12 +123,16 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _compared(cell: Cell, base: Cell | None, metric: Metric) -> dict[str, float | None]:
-    """Return the difference to DP-SGD at the same place, its interval, and the time it takes."""
+    """Return the difference to DP-SGD at the same place, and its interval."""
     other = {} if base is None or base is cell else base.sample.values
     found = advantage(cell.sample.values, other, metric)
     ends = [_in_unit(end, metric) for end in (found.mean, found.low, found.high)]
-    time = math.nan if base is None else cost_ratio(cell.runs, base.runs)
-    return dict(zip((*COMPARED, "Time"), (*ends, _rounded(time, 2)), strict=True))
+    return dict(zip(COMPARED, ends, strict=True))
+
+
+def _time(cell: Cell, base: Cell | None) -> float | None:
+    """Return the device time of training relative to DP-SGD at the same place."""
+    return None if base is None else _rounded(cost_ratio(cell.runs, base.runs), 2)
 
 
 def _rounded(value: float, digits: int) -> float | None:
