@@ -15,6 +15,7 @@ import torch
 from judging import copy_of, judged, refuted_by
 from torch import Tensor
 
+from clipnoise.audit.contract import check_contract
 from clipnoise.audit.declaration import check_query, too_far
 from clipnoise.audit.findings import Finding
 from clipnoise.audit.judge import remote
@@ -196,6 +197,26 @@ def test_what_is_refuted_never_reads_as_once_as_far_as_declared() -> None:
     assert too_far(1 + 2e-6) == "one example moves the release 1.000002 times as far as declared"
     assert "moves the release 2 times" in too_far(2 + 2e-6)
     assert "infinitely many times" in too_far(float("inf"))
+
+
+class Bounded(ClippedMean):
+    """Release the mean's projection onto a small ball, a contraction."""
+
+    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
+        return (mean / max(1.0, 4 * float(mean.norm()) / clip_norm),)
+
+
+class Thresholded(ClippedMean):
+    """Release the mean less a threshold in each coordinate, a contraction."""
+
+    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
+        return (torch.nn.functional.softshrink(mean, clip_norm / 2),)
+
+
+@pytest.mark.parametrize("query", [Bounded(), Thresholded()], ids=["ball", "threshold"])
+def test_a_query_may_be_a_contraction_that_is_not_linear(query: Query) -> None:
+    result = check_contract(Subject(LeakySGD(query=query)), attacked=(2,))
+    assert result.verdict == "kept", result.broken
 
 
 HELPER = "def half(x): return x / 2\n"

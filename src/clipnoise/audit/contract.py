@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from clipnoise.audit.bench import Bench, digits, join, layers, least_squares, realise, users
 from clipnoise.audit.declaration import check_adjacency, check_query, too_far
@@ -19,14 +20,19 @@ from clipnoise.audit.runs import check_sampler, check_steps, check_updates
 from clipnoise.audit.sensitivity import largest_changes
 from clipnoise.audit.subject import at_clip_norm, in_microbatches
 from clipnoise.gradients.units import PrivateUnits
+from clipnoise.privacy.queries import ClippedMean
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from clipnoise.audit.findings import NoiseFinding
     from clipnoise.audit.moments import Moment
     from clipnoise.audit.neighbours import Pair
-    from clipnoise.audit.subject import Subject
+    from clipnoise.audit.subject import Subject, Values
+    from clipnoise.core.clipping import ClippedSum, Clipping
+    from clipnoise.core.query import Query
+    from clipnoise.core.state import Public
 
 DIMENSION = 6
 EXPECTED_BATCH_SIZE = 4.0
@@ -102,20 +108,33 @@ def check_denominator(moment: Moment) -> Finding:
     """Release batches of two, four and forty copies of an example: the mean must grow with them.
 
     A sum over a constant B does; a sum over the realised batch size does not. A micro-batch of many
-    copies is clipped, so there the noise must stay as large as it is. The moment has a bench of
-    `least_squares`.
+    copies is clipped, so there the noise must stay as large as it is. What is looked at is the mean
+    itself: a query never sees the size of a batch, and may bound a large mean. The moment has a
+    bench of `least_squares`.
     """
     subject, theta = moment.subject, moment.state.theta
     example = realise(torch.ones(1, len(theta), dtype=theta.dtype), theta)
+    query, means = subject.method.query, list[Tensor]()
+    plain = type("Plain", (ClippedMean,), {"of": query.of, "private": False})()
+    ones = [plain.noise_like(theta) + 1]
+
+    def cross(
+        total: ClippedSum, query: Query, clipping: Clipping, noise: Sequence[Tensor], public: Public
+    ) -> Values:
+        means.extend(subject.cross(total, plain, clipping, ones, public))
+        return subject.cross(total, query, clipping, noise, public)
+
+    aside = replace(moment, subject=replace(subject, cross=cross))
 
     def size(count: int) -> float:
         copies = join(*[example] * count)
-        clean = moment.release(copies).values[0]
+        bound = aside.release(copies).clipping.bound
+        if not all(bool(x.isfinite().all()) for x in query.values(means[-1].clone(), bound)):
+            return math.nan
         if subject.microbatches.size == 1:
-            return float(clean.norm()) / count
-        noise = [subject.method.query.noise_like(theta) + 1] * subject.method.query.draws
-        noisy = moment.release(copies, noise=noise, sigma=1.0).values[0]
-        return float((noisy - clean).norm())
+            return float(means[-1].norm()) / count
+        aside.release(copies, sigma=1.0)
+        return float((means[-1] - means[-2]).norm())
 
     norms = [size(count) for count in COPIES]
     least, most = min(norms), max(norms)
