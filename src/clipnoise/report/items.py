@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     from clipnoise.studies.study import Study
 
 
-SPREADS = {  # how figures show a standard deviation over seeds, by kind
-    "accuracy-vs-epsilon": "± {}",
-    "ablation": "± {}; ticks: seeds",
-    "curves": "with a band of ± one {}",
-    "filter-sweep": "± {}; ticks: seeds",
-    "sweep": "± {}",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class ItemData:
     """What a table or figure is made from.
@@ -146,9 +137,14 @@ def _other_titles(item: ReportItem, study: Study) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureItem(ReportItem):
-    """Base of all figures."""
+    """Base of all figures.
+
+    Class attributes:
+        deviation: how it shows a standard deviation over seeds, `{}` in a caption; empty for not.
+    """
 
     needs: ClassVar = ("draw",)
+    deviation: ClassVar[str] = ""
 
     @abstractmethod
     def draw(self, data: ItemData) -> Figure:
@@ -175,10 +171,10 @@ class FigureItem(ReportItem):
         """Return what bars, bands and ticks are, in a sentence; nothing where there are none."""
         place = ["dataset", "model", "method", "label", "budget"]
         numbers = set(data.runs.groupby(place)["seed"].nunique())
-        if self.kind not in SPREADS or numbers <= {1}:
+        if not self.deviation or numbers <= {1}:
             return ""
         seeds = f"{numbers.pop()} seeds" if len(numbers) == 1 else "seeds"
-        return f"Mean {SPREADS[self.kind]}.".format(f"sample standard deviation over {seeds}")
+        return f"Mean {self.deviation}.".format(f"sample standard deviation over {seeds}")
 
     def charts(self, data: ItemData) -> list[Any]:
         """Return the interactive charts of it that a web page has."""

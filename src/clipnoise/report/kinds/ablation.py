@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.report.figures import canvas, rows
 from clipnoise.report.items import FigureItem, ItemData
@@ -19,6 +19,7 @@ class Ablation(FigureItem):
     """Final accuracy of each method, seed by seed."""
 
     kind: Literal["ablation"] = "ablation"
+    deviation: ClassVar = "± {}; ticks: seeds"
 
     def draw(self, data: ItemData) -> Figure:
         """Draw one subplot per dataset, model and budget, the variants down the left side."""

@@ -29,6 +29,7 @@ class AccuracyVsEpsilon(FigureItem):
     """Final accuracy against ε, and the gain over dp-sgd, seed by seed, with 95% intervals."""
 
     kind: Literal["accuracy-vs-epsilon"] = "accuracy-vs-epsilon"
+    deviation: ClassVar = "± {}"
     heading: ClassVar = "Results against ε"
 
     def draw(self, data: ItemData) -> Figure:

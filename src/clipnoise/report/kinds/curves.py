@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.report.figures import canvas, lines
 from clipnoise.report.formats import METRICS, Metric
@@ -25,6 +25,7 @@ class Curves(FigureItem):
     """
 
     kind: Literal["curves"] = "curves"
+    deviation: ClassVar = "with a band of ± one {}"
     metric: CurveMetric | tuple[CurveMetric, ...] | None = None
     along: Literal["step", "epsilon"] = "step"
 

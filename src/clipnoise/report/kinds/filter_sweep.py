@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.lazy import np
 from clipnoise.report.figures import canvas, rows
@@ -29,6 +29,7 @@ class FilterSweep(FigureItem):
     """Filters: accuracy, noise gain and frequency response."""
 
     kind: Literal["filter-sweep"] = "filter-sweep"
+    deviation: ClassVar = "± {}; ticks: seeds"
 
     def draw(self, data: ItemData) -> Figure:
         """Draw one row per dataset, model and budget; methods without a filter have a gain of 1."""

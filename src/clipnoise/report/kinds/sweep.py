@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import StringConstraints
 
@@ -34,6 +34,7 @@ class Sweep(FigureItem):
     """
 
     kind: Literal["sweep"] = "sweep"
+    deviation: ClassVar = "± {}"
     over: Name | tuple[Name, Name]
     rho: bool = False
 
