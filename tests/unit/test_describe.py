@@ -331,6 +331,16 @@ def test_bytes_and_floats_are_not_taken_for_the_same_images(
     assert said in capsys.readouterr().err
 
 
+def test_rows_that_are_equal_by_chance_are_not_remarked_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = DRAWS.integers(0, 4, COUNT)
+    train = save(tmp_path / "train.csv", {"x": values, "z": values[::-1] / 2, "y": LABELS})
+    save(tmp_path / "test.csv", {"x": values[::-1], "z": values / 2, "y": LABELS[::-1]})
+    assert main(["data", "describe", str(train), "--target", "y"]) == 0
+    assert "are in train, too" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("form", ["csv", "npz"])
 def test_rows_of_the_test_file_that_are_trained_on_are_counted(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

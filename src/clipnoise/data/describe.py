@@ -168,11 +168,16 @@ def _require_one_type(inputs: Sequence[str], found: Mapping[str, Mapping[str, An
 
 
 def _repeated(found: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
-    """Yield how many rows of other files are those of the training file, if any are."""
+    """Yield how many rows of other files are those of the training file, if these are many.
+
+    Rows of few categories are equal by chance: as often as within the training file.
+    """
     rows = {part: _rows([columns[name] for name in names]) for part, columns in found.items()}
-    known = set(rows.pop("train"))
+    known = Counter(rows.pop("train"))
+    chance = sum(n for n in known.values() if n > 1) / known.total()
     for part, others in rows.items():
-        if same := sum(row in known for row in others):
+        same = sum(row in known for row in others)
+        if same > 2 * chance * len(others):
             yield (
                 f"{same:,} of the {len(others):,} rows of {part} are in train, too: results on "
                 "them say little about new examples."
