@@ -123,7 +123,7 @@ def test_the_report_names_the_doubt_and_the_unit(
     study: Study, folder: Path, summaries: dict[str, list[dict[str, Any]]]
 ) -> None:
     runs, _ = collected(study, folder / "results")
-    said = (one for one in privacy_statement(runs) if isinstance(one, TextBlock))
+    said = (one for one in privacy_statement(runs, study.specs) if isinstance(one, TextBlock))
     words = " ".join(one.paragraphs[0] for one in said)
     assert "one example can move the clipped mean of a micro-batch of 4 by twice" in words
     assert "under add-remove-user adjacency" in words
