@@ -228,4 +228,4 @@ def test_a_heat_map_marks_the_lowest_loss_and_separates_what_else_is_swept(tmp_p
 def test_a_heat_map_over_what_no_method_has_is_refused(tmp_path: Path) -> None:
     item = parse(ReportItem, {"kind": "sweep", "over": ["learning_rate", "norm"]})
     with pytest.raises(UserError, match=r"report\.0\.over: unknown hyper-parameter 'norm'"):
-        item.check([{"id": "dp-sgd"}], "study.yaml", "report.0")
+        item.check([{"id": "dp-sgd"}], [], "study.yaml", "report.0")

@@ -175,5 +175,6 @@ def test_lists_of_labels_with_commas_are_parted_by_semicolons() -> None:
     rows = [(panel, labels, "6") for panel in ("a", "b")]
     found = compact(("panel", "methods", "seeds"), rows)
     assert found.caption == "In all rows: methods b {0.15, -0.05}; none · seeds 6."
-    assert listing(list(labels)) == "b {0.15, -0.05}; none"
+    assert listing(list(labels)) == "b {0.15, -0.05} and none"
+    assert listing([*labels, "z"]) == "b {0.15, -0.05}; none; and z"
     assert listing(["x", "y", "z"]) == "x, y and z"

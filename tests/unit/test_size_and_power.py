@@ -212,7 +212,7 @@ def test_the_protocol_quotes_the_numbers_that_were_simulated() -> None:
     assert f"of {found['settings']} for each point" in page
     assert f"of {found['leagues']} leagues" in page
     led = (found["settings"] // 4, found["settings"] // 100 * 54)
-    assert "of {} for each point or of {} for “all settings”".format(*led) in page
+    assert "of {} for each point or of {} for “all 54 settings together”".format(*led) in page
     (over_tasks,) = re.findall(
         f"{number} have an interval without the true gain over 6 tasks, and {number} over 18. "
         f"A lead of 1 point, the same on all tasks, is found in {number} of them over 6 tasks, "

@@ -184,9 +184,9 @@ def ranges(numbers: list[int]) -> str:
 
 
 def listing(words: list[str]) -> str:
-    """Return words as a list in a sentence; semicolons part them where one has a comma in it."""
-    if any("," in word for word in words):
-        return VALUES.join(words)
+    """Return words as a list in a sentence; semicolons part more than two with commas in them."""
+    if len(words) > 2 and any("," in word for word in words):
+        return f"{VALUES.join(words[:-1])}; and {words[-1]}"
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
