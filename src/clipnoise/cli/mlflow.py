@@ -16,7 +16,7 @@ from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.files import read_json, write_json
 from clipnoise.run.results import SUMMARY, run_folder
-from clipnoise.studies.study import Study, descriptions, load_study, memberships
+from clipnoise.studies.study import Study, facts_of, load_study, memberships
 from clipnoise.tracking import MeansTable, StoreError, SyncReport, note, read_notes, sync
 from clipnoise.tracking.view import View
 
@@ -51,8 +51,7 @@ def mlflow_sync(
     planned = [load_study(path, scale, secure_noise=secure_noise) for path in study]
     if planned:
         known = read_notes(results).runs
-        ranked = {one.experiment: one.ranked_by for one in planned}
-        note(results, memberships(planned, known), descriptions(planned), ranked)
+        note(results, memberships(planned, known), **facts_of(planned))
     look = partial(_look, results, planned, runs, report)
     if follow:
         if out is not None:

@@ -24,7 +24,6 @@ from clipnoise.studies.columns import (
 from clipnoise.studies.study import Study
 
 NON_PRIVATE = "non-private"
-ADJACENCY = "add-remove"  # ε under any other adjacency is marked and not compared
 PLACE = ["dataset", "model", "budget", "method", "label"]  # identifies a configuration
 STATUSES = ("completed", "diverged", "missing", "corrupt")
 

@@ -31,7 +31,6 @@ from clipnoise.report.formats import (
     significant,
 )
 from clipnoise.report.records import (
-    ADJACENCY,
     NON_PRIVATE,
     Key,
     Place,
@@ -52,6 +51,7 @@ from clipnoise.report.statistics import (
     sample,
 )
 from clipnoise.studies.audits import TOGETHER
+from clipnoise.tracking.view import ADJACENCY
 
 NOT_AUDITED = "not audited"
 NOMINAL, REPLACE, ORACLE, HELD_UP = "†", "‡", "§", "¶"

@@ -40,7 +40,7 @@ from clipnoise.studies.study import (
     IN_A_PAPER,
     PUBLISHED,
     Study,
-    descriptions,
+    facts_of,
     find_study,
     memberships,
     names_below,
@@ -378,9 +378,7 @@ class Plan:
 
     def note_studies(self) -> None:
         """Note which of the studies read so far plan which runs, for MLflow."""
-        ranked = {study.experiment: study.ranked_by for study in self.read}
-        known = memberships(self.read), descriptions(self.read)
-        note(Path(self.config.results), *known, ranked)
+        note(Path(self.config.results), memberships(self.read), **facts_of(self.read))
 
     def tracked(self) -> list[str]:
         """Return the files that record that MLflow shows each study of config.yaml."""

@@ -22,12 +22,11 @@ from clipnoise.studies.panels import expand_panels
 from clipnoise.studies.placement import place_items
 from clipnoise.studies.scale import PAPER, Scale, extended, read_scale
 from clipnoise.studies.tuning import Search, Tune
-from clipnoise.tracking.view import Membership
+from clipnoise.tracking.view import TUNING, Membership
 
 PUBLISHED = Path("reports/published")
 LEAGUE = "league"  # the folder of its tasks
 IN_A_PAPER = "*/*.yaml"  # each paper has a folder
-TUNING = "tuning"  # tuning runs are shown as a panel of this name
 
 
 @dataclass(frozen=True)
@@ -338,9 +337,14 @@ def memberships(
     return found
 
 
-def descriptions(studies: Iterable[Study]) -> dict[str, str]:
-    """Return the text that MLflow shows above the runs of each study, by study name."""
+def facts_of(studies: Iterable[Study]) -> dict[str, dict[str, str]]:
+    """Return what a results folder notes of studies beside their runs, by experiment."""
+    studies = tuple(studies)
     return {
-        study.experiment: "\n\n".join(filter(None, [f"**{study.title}**", study.description]))
-        for study in studies
+        "descriptions": {
+            study.experiment: "\n\n".join(filter(None, [f"**{study.title}**", study.description]))
+            for study in studies
+        },
+        "ranked_by": {study.experiment: study.ranked_by for study in studies},
+        "warnings": {study.experiment: study.scale.watermark for study in studies},
     }

@@ -47,7 +47,7 @@ class Notes:
         runs: the studies that plan each run, by spec hash.
         descriptions: experiment name → the text that MLflow shows above its runs.
         ranked_by: experiment name → the metric by which its runs are compared.
-        warnings: experiment name → the watermark of its report, which its means have brought.
+        warnings: experiment name → the watermark of its report.
     """
 
     owner: str

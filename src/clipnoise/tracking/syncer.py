@@ -119,20 +119,15 @@ def sync(
         return report
     with store_errors(address), lock(results):
         set_aside_if_moved(results)
-        means = [(table, state, _views(table, report)) for table, state in made]
-        every = [view for _, _, views in means for view in views or ()]
-        warnings = {view.tags["study"]: view.tags.get("warning", "") for view in every}
-        changed = {name: w for name, w in warnings.items() if notes.warnings.get(name, "") != w}
-        store = _Store(results, note(results, warnings=changed))
+        store = _Store(results, notes)
         shown = store.shown([folder.name for folder in runs])
         for done, (folder, state) in enumerate(runs.items(), start=1):
             _sync_run(store, folder, shown.get(folder.name, []), report)
             seen[folder] = state
             if progress is not None:
                 progress(done, len(runs))
-        for table, states, views in means:
-            if views is not None:
-                _sync_means(store, table.experiment, views, report)
+        for table, states in made:
+            _sync_means(store, table, report)
             seen[table.experiment] = states
     return report
 
@@ -150,18 +145,14 @@ def _sync_run(store: _Store, folder: Path, present: Sequence[Any], report: SyncR
         setattr(report, change, getattr(report, change) + 1)
 
 
-def _views(table: MeansTable, report: SyncReport) -> Sequence[View] | None:
-    """Return the means of a study; None where a file is damaged, which is then counted."""
+def _sync_means(store: _Store, table: MeansTable, report: SyncReport) -> None:
+    """Show the means of a study and no others, and count those that changed."""
     try:
-        return table.views()
+        views = table.views()
     except UserError as error:
         report.damaged.append(str(error))
-        return None
-
-
-def _sync_means(store: _Store, experiment: str, views: Sequence[View], report: SyncReport) -> None:
-    """Show the means of a study and no others, and count those that changed."""
-    shown = store.means(experiment)
+        return
+    shown = store.means(table.experiment)
     for view in views:
         change = store.show(view, shown.pop(view.tags["hash"], []))
         report.means += change in ("added", "replaced")

@@ -36,13 +36,13 @@ from clipnoise.run.spec import TRAINING, from_mapping
 # and tags are compared with the store at every sync, whatever the digest.
 LAYOUT = "2"
 UNPLANNED = "unplanned"
-TUNING = "tuning"  # the panel of the runs that a study tunes with
+TUNING = "tuning"  # tuning runs are shown as a panel of this name
 LONGEST_TRIED = 150  # characters; MLflow's databases take 250 of a name
 LOG = "run.log"
 ARTEFACTS = (SPEC, SUMMARY, "metrics.csv", LOG)
 LARGEST_ARTEFACT = 5_000_000  # bytes
 NOT_TAKEN = re.compile(r"[^\w/.\- :]")  # in the name of a param or a tag
-COMPARED = "add-remove"  # ε under another adjacency is not compared with the others
+ADJACENCY = "add-remove"  # ε under any other adjacency is marked and not compared
 SPENT = ("epsilon", "epsilon_target", "delta", "noise_multiplier")
 SECTIONS = {  # curves that are not of losses and accuracies
     "epsilon": "privacy/epsilon_by_step",
@@ -158,7 +158,7 @@ def with_remarks(name: str, tags: Mapping[str, str], runs: str = "") -> str:
     said = claim in tags["budget"]  # a budget may say itself that it is non-private
     remarks = [
         claim if claim in ("nominal", "non-private") and not said else "",
-        f"{adjacency} adjacency" if adjacency not in ("", COMPARED) else "",
+        f"{adjacency} adjacency" if adjacency not in ("", ADJACENCY) else "",
         runs,
         "not evidence" if tags.get("warning") else "",
     ]

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from clipnoise.report.figures.styles import FONTS, Style, style
 from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget, count
 from clipnoise.report.records import (
-    ADJACENCY,
     NON_PRIVATE,
     Key,
     by_key,
@@ -36,6 +35,7 @@ from clipnoise.report.records import (
     where,
 )
 from clipnoise.report.statistics import Sample, sample
+from clipnoise.tracking.view import ADJACENCY
 
 BESIDE, AROUND = 0.5, 0.95  # inches beside a subplot, and above and below it, for words
 WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size

@@ -11,6 +11,7 @@ from clipnoise.privacy.profile import PrivacyProfile, rounded_up
 from clipnoise.report.figures import canvas, styles
 from clipnoise.report.formats import budget, listing
 from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.tracking.view import ADJACENCY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 LEAST, POINTS = 1e-6, 200  # the smallest false positive rate, and of how many a curve is drawn
 MARKS = 25  # points from one marker to the next
-ADJACENCY = "add-remove"  # any other one is named
 
 
 @dataclass(frozen=True, kw_only=True)
