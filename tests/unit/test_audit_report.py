@@ -123,8 +123,9 @@ def test_the_report_shows_the_findings(tmp_path: Path) -> None:
 def test_the_report_on_a_study_names_it_and_says_plainly_that_all_is_well(tmp_path: Path) -> None:
     write(tmp_path, "good", contract("good"))
     write(tmp_path, "good", bound(0.9))
-    out = tmp_path / "reports" / "a-paper" / "table1" / "audit.pdf"
+    out = tmp_path / "audit.pdf"
     words = ["--results", str(tmp_path), "--methods", "good", "--template", str(TEMPLATE)]
+    words += ["--study", "a-paper/table1"]
     assert main(["audit", "report", *words, "--out", str(out)]) == 0
     text = text_of(out.read_bytes(), tmp_path)
     assert "Audit of the methods of a-paper/table1" in text

@@ -76,9 +76,10 @@ rule audit_report:
     params:
         results=lambda wildcards: RESULTS,
         methods=[],
+        study="",
     shell:
         "clipnoise audit report --results {params.results:q}/audit --methods {params.methods}"
-        " --template {input.template:q} --out {output:q} > {log:q} 2>&1"
+        " --study {params.study:q} --template {input.template:q} --out {output:q} > {log:q} 2>&1"
 
 
 # The private methods of one study and nothing else; the study's tables then show what was found.
@@ -102,6 +103,7 @@ use rule audit_report as study_audit with:
     params:
         results=lambda wildcards: RESULTS,
         methods=lambda wildcards: claiming_methods(plan.methods(wildcards.study)),
+        study=lambda wildcards: wildcards.study,
 
 
 rule reaccount:

@@ -17,7 +17,6 @@ from clipnoise.files import write_atomically, write_json
 from clipnoise.privacy.accountants.poisson import PoissonAccountant, Rate
 
 PUBLISHED = Path("reports/published/reaccounting.yaml")
-REPORTS = "reports/"  # the folder of all reports, with one for each study
 NO_CODE = "no code was released"  # what that file says of such a result
 
 MethodName = Annotated[str, options.ARGUMENT]
@@ -132,19 +131,13 @@ def report(
     methods: Annotated[
         Sequence[str], "The methods to show, without controls; all by default."
     ] = (),
+    study: Annotated[str, "The study whose methods these are, for the title."] = "",
 ) -> None:
     """Typeset the results in a folder as one PDF."""
     from clipnoise.report.audits import build_audit_report
 
-    study = _study_of(out) if methods else ""
     write_atomically(out, build_audit_report(results, template, methods, study))
     print(f"{out}: audit report")
-
-
-def _study_of(out: Path) -> str:
-    """Return the study whose folder a report is written to; empty where it is none's."""
-    _, reports, study = out.parent.as_posix().rpartition(REPORTS)
-    return study if reports else ""
 
 
 def _show(result: dict[str, object], out: Path | None, conclusion: str) -> None:
