@@ -254,6 +254,10 @@ def item_data(
         every_run=runs,
         every_curve=runs if curves is None else curves,
         others={name: runs[runs["panel"].isin(other)] for name, other in (others or {}).items()},
+        other_titles={
+            option: ", ".join(f"{axis} {label}" for axis, label in labels.items())
+            for option, labels in item.compared.items()
+        },
         published=beside,
     )
 

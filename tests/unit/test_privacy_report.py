@@ -34,6 +34,14 @@ def frame(folder: Path, rows: list[dict[str, Any]]) -> pd.DataFrame:
     return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
+def rows_of(specs: list[RunSpec], **values: Any) -> list[dict[str, Any]]:
+    """Return a row for a run of each spec, with σ = 1, 2, …"""
+    return [
+        run_row(hash=one.hash, noise_multiplier=sigma, **values)
+        for sigma, one in enumerate(specs, 1)
+    ]
+
+
 def numbers(runs: pd.DataFrame, *specs: RunSpec) -> ListBlock:
     """Return the table below the privacy statement."""
     table = privacy_statement(runs, {one.hash: one for one in specs})[-1]
@@ -44,11 +52,7 @@ def numbers(runs: pd.DataFrame, *specs: RunSpec) -> ListBlock:
 def test_rows_that_differ_in_the_correlation_of_noise_name_it(tmp_path: Path) -> None:
     noises = [{"kind": "independent"}, {"kind": "banded", "bands": 4}]
     specs = [spec(sampler="cyclic", noise=noise) for noise in noises]
-    rows = [
-        run_row(hash=one.hash, noise_multiplier=sigma, sampler="cyclic")
-        for sigma, one in enumerate(specs, 1)
-    ]
-    table = numbers(frame(tmp_path, rows), *specs)
+    table = numbers(frame(tmp_path, rows_of(specs, sampler="cyclic")), *specs)
     assert table.heads == ["noise", "σ"]
     assert table.rows == [["–", "1"], ["banded (bands 4)", "2"]]
 
@@ -57,11 +61,7 @@ def test_rows_of_graphs_give_the_bound_on_degrees_and_the_unit_of_the_noise(
     tmp_path: Path,
 ) -> None:
     specs = [spec({"id": "synthetic-graph", "degree": k}, "gcn", accountant="rdp") for k in (3, 7)]
-    rows = [
-        run_row(hash=one.hash, noise_multiplier=sigma, unit="node")
-        for sigma, one in enumerate(specs, 1)
-    ]
-    table = numbers(frame(tmp_path, rows), *specs)
+    table = numbers(frame(tmp_path, rows_of(specs, unit="node")), *specs)
     assert table.heads == ["σ", "K"]
     assert table.rows == [["1", "3"], ["2", "7"]]
     assert "σ is in units of 2(K+1)C" in table.notes[0]

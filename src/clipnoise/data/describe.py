@@ -184,13 +184,13 @@ def _repeated(found: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> I
             )
 
 
-def _rows(columns: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Return the rows of some columns as what can be compared."""
+def _rows(columns: Sequence[Any]) -> list[int]:
+    """Return a hash of each row of some columns: millions of rows would not fit as they are."""
     plain = (
-        [each.tobytes() for each in column] if getattr(column, "ndim", 1) > 1 else map(str, column)
+        (each.tobytes() if getattr(each, "ndim", 0) else str(each) for each in column)
         for column in columns
     )
-    return list(zip(*plain, strict=False))
+    return list(map(hash, zip(*plain, strict=False)))
 
 
 def _count(columns: Mapping[str, Any]) -> int:

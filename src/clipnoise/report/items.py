@@ -100,39 +100,37 @@ def study_items(
         published: the published tables that items stand beside, by the number of the item.
         images: the drawn figures that there are, each `<number>.svg`.
     """
-    return [
-        ItemData(
+    named = {grid.name: grid.titles for grid in study.grids}
+    made = []
+    for number, item in enumerate(study.report):
+        others = compared(item, study.grids, study.path)
+        data = ItemData(
             item=cast("FigureItem | TableItem", item),
             titles=titles_of(item, study.grids),
             every_run=runs,
             every_curve=curves,
-            others={
-                option: runs[runs["panel"].isin(panels)]
-                for option, panels in compared(item, study.grids, study.path).items()
+            others={option: runs[runs["panel"].isin(panels)] for option, panels in others.items()},
+            other_titles={
+                option: _called(item.compared[option], named[panels[0]])
+                for option, panels in others.items()
             },
-            other_titles=_other_titles(item, study),
             published=(published or {}).get(number),
             image=image if (image := f"{number}.svg") in images else None,
             watermark=study.scale.watermark,
         )
-        for number, item in enumerate(study.report)
-    ]
+        made.append(data)
+    return made
 
 
-def _other_titles(item: ReportItem, study: Study) -> dict[str, str]:
-    """Return what the panels that an item compares its own with are called.
+def _called(labels: Mapping[str, str], titles: Mapping[str, str]) -> str:
+    """Return what a panel is called by the labels of its axes, or by their titles.
 
     A label without a title of its own has the name of its axis before it.
     """
-    titles = {one.name: one.titles for one in study.grids}
-    found = {}
-    for option, panels in compared(item, study.grids, study.path).items():
-        named = titles[panels[0]]
-        found[option] = ", ".join(
-            f"{axis} {label}" if named[axis] == label else named[axis]
-            for axis, label in item.compared[option].items()
-        )
-    return found
+    return ", ".join(
+        f"{axis} {label}" if titles[axis] == label else titles[axis]
+        for axis, label in labels.items()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +168,8 @@ class FigureItem(ReportItem):
     def spread(self, data: ItemData) -> str:
         """Return what bars, bands and ticks are, in a sentence; nothing where there are none."""
         place = ["dataset", "model", "method", "label", "budget"]
-        numbers = set(data.runs.groupby(place)["seed"].nunique())
-        if not self.deviation or numbers <= {1}:
+        numbers = set(data.runs.groupby(place)["seed"].nunique()) if self.deviation else set()
+        if numbers <= {1}:
             return ""
         seeds = f"{numbers.pop()} seeds" if len(numbers) == 1 else "seeds"
         return f"Mean {self.deviation}.".format(f"sample standard deviation over {seeds}")

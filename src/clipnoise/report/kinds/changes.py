@@ -137,11 +137,9 @@ class ChangesFigure(FigureItem):
 
     def _axis(self, data: ItemData) -> str:
         """Return what the horizontal axis shows: against what, and that more is better."""
-        labels = ", ".join(f"{axis} {label}" for axis, label in self.against.items())
-        other = data.other_titles.get("against", labels)
         here, there = _both_adjacencies(data)
         than = "Better than" if here == there else "Not comparable; difference from that"
-        return f"{than} with {other}: {data.metric.change}"
+        return f"{than} with {data.other_titles['against']}: {data.metric.change}"
 
     def _changes(self, data: ItemData) -> Mapping[Key, Mapping[Place, float]]:
         return baseline.changes(data.runs, data.others["against"], data.metric)
