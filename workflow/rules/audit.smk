@@ -79,7 +79,7 @@ rule audit_report:
         study="",
     shell:
         "clipnoise audit report --results {params.results:q}/audit --methods {params.methods}"
-        " --study {params.study:q} --template {input.template:q} --out {output:q} > {log:q} 2>&1"
+        " --study={params.study:q} --template {input.template:q} --out {output:q} > {log:q} 2>&1"
 
 
 # The private methods of one study and nothing else; the study's tables then show what was found.
